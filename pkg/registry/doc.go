@@ -1,0 +1,22 @@
+// Package registry holds what is registered, by whom, and one readable
+// picture of it per service.
+//
+// A [Client] (a connection of an SDK, or an HTTP client that sends beats)
+// publishes at most one publication per service: one instance or a batch
+// (semantics D8–D11). What a publication says about one [InstanceKey] is a
+// claim. Several clients may claim the same instance; readers see the newest
+// claim, the others are the fallback when it goes.
+//
+// Invariant: the [Snapshot] of a service is immutable and published before
+// anybody is told of the change. A writer holds the lock of one shard, builds
+// the next snapshot, publishes it, unlocks, and only then calls
+// [Options.Changed]. So a read that follows a write on the same node sees it,
+// and whoever is told of a change finds it.
+//
+// The package starts no goroutine, does no I/O and knows neither JSON nor
+// gRPC. Time comes from a [Clock]; whoever owns the registry calls
+// [Registry.Sweep] now and then.
+//
+// Start reading at [Client.Register], then service.show. DESIGN.md says why
+// it is built this way.
+package registry

@@ -1,0 +1,295 @@
+package registry
+
+import (
+	"errors"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Options of a registry.
+type Options struct {
+	Clock   *Clock
+	History HistoryLimits
+	// EmptyServiceAge is how long (milliseconds) a service without a
+	// publication stays after its last change (semantics E22).
+	EmptyServiceAge int64
+	// OverrideAge is how long (milliseconds) an operator's override waits
+	// for an instance that is not there.
+	OverrideAge int64
+	// Changed is called after each visible change of a service, when it can
+	// be read, on the goroutine of the writer and with none of the
+	// registry's locks held. It must not block. May be nil.
+	Changed func(ServiceKey)
+}
+
+// DefaultOptions has the ages of Nacos and of design §4.
+func DefaultOptions() Options {
+	return Options{Clock: NewClock(0, 0), History: DefaultHistoryLimits(), EmptyServiceAge: 60_000, OverrideAge: 60_000}
+}
+
+// A Registry holds all services of a node. Its methods may be called from any
+// goroutine.
+type Registry struct {
+	opts   Options
+	shards [64]shard
+
+	names nameIndex
+
+	services     atomic.Int64
+	instances    atomic.Int64 // shown in snapshots
+	publications atomic.Int64
+	historyBytes atomic.Int64
+}
+
+// A shard guards the services whose keys hash to it. Lock order: a Client's
+// mutex, then a shard's, then the name index's; never two of one kind.
+type shard struct {
+	mu       sync.Mutex
+	services map[ServiceKey]*service
+	history  map[ServiceKey]*history
+}
+
+// New makes an empty registry.
+func New(opts Options) *Registry {
+	r := &Registry{opts: opts}
+	for i := range r.shards {
+		r.shards[i].services = map[ServiceKey]*service{}
+		r.shards[i].history = map[ServiceKey]*history{}
+	}
+	r.names.groups = map[groupKey]*nameSet{}
+	return r
+}
+
+func (r *Registry) shard(key ServiceKey) *shard {
+	return &r.shards[maphash.Comparable(hashSeed, key)%uint64(len(r.shards))]
+}
+
+// Stats are counts at one moment.
+type Stats struct {
+	Services     int64 // empty ones that are not cleaned up yet included
+	Instances    int64 // each once, disabled ones included
+	Publications int64
+	HistoryBytes int64 // estimated
+}
+
+// Stats counts.
+func (r *Registry) Stats() Stats {
+	return Stats{r.services.Load(), r.instances.Load(), r.publications.Load(), r.historyBytes.Load()}
+}
+
+// Snapshot returns the newest picture of a service. A service that is not
+// there has an empty one with Version 0; asking does not create it
+// (semantics D4).
+func (r *Registry) Snapshot(key ServiceKey) *Snapshot {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := sh.services[key]
+	sh.mu.Unlock()
+	if s == nil {
+		return &Snapshot{Service: key}
+	}
+	return s.snapshot.Load()
+}
+
+// Serve returns the newest snapshot together with the lastRefTime (milliseconds)
+// to send with it: at least the clock's, and above that of every earlier
+// picture of the service, whoever it was served to (semantics V3). A picture
+// that was served before keeps its time while the clock stands still, so
+// neither reads nor a burst of changes push the times into the future.
+func (r *Registry) Serve(key ServiceKey) (snap *Snapshot, lastRefTime int64) {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := sh.services[key]
+	sh.mu.Unlock()
+	if s == nil {
+		return &Snapshot{Service: key}, r.opts.Clock.Millis()
+	}
+	s.serve.Lock()
+	defer s.serve.Unlock()
+	// Read under the lock: an older picture must not get a later time.
+	snap = s.snapshot.Load()
+	at := s.served
+	if snap.Version != s.servedVersion {
+		at++
+	}
+	s.served, s.servedVersion = max(r.opts.Clock.Millis(), at), snap.Version
+	return snap, s.served
+}
+
+// Describe sets what an operator says about a service, which is created if
+// it is not there (nil: nothing any more).
+func (r *Registry) Describe(key ServiceKey, meta *ServiceMeta) {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := r.serviceLocked(sh, key)
+	s.meta = meta
+	s.publish(s.snapshot.Load().Instances, r.opts.Clock.Now())
+	sh.mu.Unlock()
+	r.changed(key)
+}
+
+// ErrNoService says that a service is not there.
+var ErrNoService = errors.New("service not found")
+
+// Override lays an operator's edit over an instance of an existing service,
+// also over one that is not there yet (semantics V11); nil ends the edit. It
+// stays until the instance is deregistered by its client or has been absent
+// for [Options.OverrideAge].
+func (r *Registry) Override(key ServiceKey, ik InstanceKey, o *Override) error {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := sh.services[key]
+	if s == nil {
+		sh.mu.Unlock()
+		return ErrNoService
+	}
+	now := r.opts.Clock.Now()
+	if o == nil {
+		delete(s.overrides, ik)
+	} else {
+		if s.overrides == nil {
+			s.overrides = map[InstanceKey]*override{}
+		}
+		s.overrides[ik] = &override{Override: *o, seen: now}
+	}
+	changed := r.showLocked(sh, s, []InstanceKey{ik}, now, CauseOperator, "")
+	sh.mu.Unlock()
+	if changed {
+		r.changed(key)
+	}
+	return nil
+}
+
+// Sweep forgets what has been empty for long enough: services without a
+// publication, overrides without an instance, histories without a service.
+// The owner of the registry calls it every few seconds.
+func (r *Registry) Sweep() {
+	var changed []ServiceKey
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		now := r.opts.Clock.Now()
+		for key, s := range sh.services {
+			if r.sweepOverridesLocked(sh, s, now) {
+				changed = append(changed, key)
+			}
+			if len(s.publications) == 0 && s.meta == nil && len(s.overrides) == 0 &&
+				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge {
+				delete(sh.services, key)
+				r.services.Add(-1)
+				r.names.remove(key)
+				if h := sh.history[key]; h != nil {
+					h.gone = now
+				}
+			}
+		}
+		for key, h := range sh.history {
+			if h.gone != 0 && now.Millis()-h.gone.Millis() >= r.opts.History.KeepGone {
+				r.historyBytes.Add(-h.bytes)
+				delete(sh.history, key)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	for _, key := range changed {
+		r.changed(key)
+	}
+}
+
+func (r *Registry) sweepOverridesLocked(sh *shard, s *service, now Stamp) bool {
+	changed := false
+	for ik, o := range s.overrides {
+		if len(s.claims[ik]) > 0 {
+			o.seen = now
+		} else if now.Millis()-o.seen.Millis() >= r.opts.OverrideAge {
+			delete(s.overrides, ik)
+			changed = r.showLocked(sh, s, []InstanceKey{ik}, now, CauseOverrideEnded, "") || changed
+		}
+	}
+	return changed
+}
+
+func (r *Registry) changed(key ServiceKey) {
+	if r.opts.Changed != nil {
+		r.opts.Changed(key)
+	}
+}
+
+func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
+	s := sh.services[key]
+	if s == nil {
+		now := r.opts.Clock.Now()
+		s = &service{key: key, publications: map[*Client]*publication{}, claims: map[InstanceKey][]*claim{}, touched: now}
+		// Somebody may have been told in this very millisecond that the
+		// service is not there.
+		s.served = now.Millis()
+		s.snapshot.Store(&Snapshot{Service: key})
+		sh.services[key] = s
+		if h := sh.history[key]; h != nil {
+			h.gone = 0
+		}
+		r.services.Add(1)
+		r.names.add(key)
+	}
+	return s
+}
+
+// Services returns the names of a group, sorted; empty services that are not
+// cleaned up yet are among them. The slice must not be changed.
+func (r *Registry) Services(namespace, group string) []string {
+	return r.names.list(groupKey{namespace, group})
+}
+
+type groupKey struct{ namespace, group string }
+
+// A nameIndex lists the services of a group, sorted: paging over it shows
+// each name once (in Nacos the order changes between two calls).
+type nameIndex struct {
+	mu     sync.Mutex
+	groups map[groupKey]*nameSet
+}
+
+type nameSet struct {
+	names  map[string]struct{}
+	sorted []string // nil: to be made again
+}
+
+func (x *nameIndex) add(key ServiceKey) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := groupKey{key.Namespace, key.Group}
+	if x.groups[g] == nil {
+		x.groups[g] = &nameSet{names: map[string]struct{}{}}
+	}
+	x.groups[g].names[key.Name] = struct{}{}
+	x.groups[g].sorted = nil
+}
+
+func (x *nameIndex) remove(key ServiceKey) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := groupKey{key.Namespace, key.Group}
+	delete(x.groups[g].names, key.Name)
+	x.groups[g].sorted = nil
+	if len(x.groups[g].names) == 0 {
+		delete(x.groups, g)
+	}
+}
+
+func (x *nameIndex) list(g groupKey) []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	set := x.groups[g]
+	if set == nil {
+		return nil
+	}
+	if set.sorted == nil {
+		for n := range set.names {
+			set.sorted = append(set.sorted, n)
+		}
+		slices.Sort(set.sorted)
+	}
+	return set.sorted
+}

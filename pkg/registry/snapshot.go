@@ -1,0 +1,129 @@
+package registry
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Snapshot is the picture of one service at one moment. It is immutable;
+// readers may keep it.
+type Snapshot struct {
+	Service ServiceKey
+	// Version is the stamp of the last visible change on this node; 0: nothing
+	// was ever visible, or the service is not there.
+	Version Stamp
+	// Instances is sorted by key and holds each key once, disabled ones too.
+	Instances []Shown
+	Meta      *ServiceMeta // nil: nobody has described the service
+
+	memo memo
+}
+
+// A Shown is one line of a snapshot.
+type Shown struct {
+	*Instance // with the operator's override laid over it
+	// Since is the registration clock: when the client registered or
+	// changed the instance. Overrides and health do not move it.
+	Since  Stamp
+	Client string // id of the client whose claim is shown
+}
+
+// ServiceMeta is what an operator says about a service.
+type ServiceMeta struct {
+	ProtectThreshold float64 // 0…1: protection starts at this share of healthy hosts
+	Selector         Selector
+}
+
+// A Filter is what a reader asks of a service. The zero Filter asks for all
+// enabled instances.
+type Filter struct {
+	Clusters    string // comma list, matched exactly, without trimming; "" is all
+	HealthyOnly bool
+}
+
+// Get finds an instance by ip, port and cluster, whether enabled or not.
+func (s *Snapshot) Get(k InstanceKey) (Shown, bool) {
+	i, ok := slices.BinarySearchFunc(s.Instances, k, func(e Shown, k InstanceKey) int { return e.compare(k) })
+	if !ok {
+		return Shown{}, false
+	}
+	return s.Instances[i], true
+}
+
+// Select returns the hosts a reader gets, in the order of Instances, and
+// whether the protection threshold is reached: then all of them are to be
+// shown healthy, whatever their Healthy says. Order of the rules: cluster,
+// enabled and health filter, selector, protection (semantics V5–V8): so a
+// reader that asks for healthy hosts only is never given unhealthy ones by
+// the protection.
+func (s *Snapshot) Select(f Filter) (hosts []Shown, protected bool) {
+	hosts = make([]Shown, 0, len(s.Instances))
+	healthy := 0
+	for _, h := range s.Instances {
+		if !h.Enabled || f.HealthyOnly && !h.Healthy || !inList(f.Clusters, h.Cluster) {
+			continue
+		}
+		hosts = append(hosts, h)
+		if h.Healthy {
+			healthy++
+		}
+	}
+	if s.Meta == nil || len(hosts) == 0 {
+		return hosts, false
+	}
+	// Selectors compare labels of a CMDB; without one they choose all
+	// (semantics V13), so there is nothing to narrow here.
+	return hosts, float64(healthy)/float64(len(hosts)) <= max(0, s.Meta.ProtectThreshold)
+}
+
+func inList(list, want string) bool {
+	if list == "" {
+		return true
+	}
+	for e := range strings.SplitSeq(list, ",") {
+		if e == want {
+			return true
+		}
+	}
+	return false
+}
+
+// An Encoding is what a reader made of a snapshot under one filter.
+type Encoding struct {
+	Bytes []byte // not to be changed
+	Hash  uint64 // of Bytes; comparable within this process only
+}
+
+// maxMemo bounds the filtered encodings that a snapshot keeps: whoever
+// subscribes with ever new cluster lists pays for encoding, not memory.
+const maxMemo = 16
+
+type memo struct {
+	mu      sync.Mutex
+	entries map[Filter]*Encoding
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// Encode returns encode(f) and remembers it for as long as the snapshot
+// lives, so that a change is encoded once for all its readers. All callers
+// must pass the same function. Readers who come while the bytes are made wait
+// for them.
+func (s *Snapshot) Encode(f Filter, encode func(*Snapshot, Filter) []byte) *Encoding {
+	s.memo.mu.Lock()
+	defer s.memo.mu.Unlock()
+	if e := s.memo.entries[f]; e != nil {
+		return e
+	}
+	e := &Encoding{Bytes: encode(s, f)}
+	e.Hash = maphash.Bytes(hashSeed, e.Bytes)
+	if s.memo.entries == nil {
+		s.memo.entries = make(map[Filter]*Encoding, 1)
+	}
+	if f == (Filter{}) || len(s.memo.entries) < maxMemo {
+		s.memo.entries[f] = e
+	}
+	return e
+}
