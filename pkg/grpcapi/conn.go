@@ -1,0 +1,349 @@
+package grpcapi
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/push"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A conn is one transport of an SDK.
+type conn struct {
+	// constant
+	server     *Server
+	id         string
+	transport  net.Conn
+	registered chan struct{} // closed by setup
+	closed     chan struct{} // closed when it is unregistered
+
+	lastActive atomic.Int64 // nanoseconds since server.start
+	detecting  atomic.Bool
+
+	// constant after setup
+	client        *registry.Client
+	subscriber    *push.Subscriber
+	clientVersion string
+	clientIP      string // as the client says
+
+	mu         sync.Mutex
+	stream     grpc.ServerStream // the one that was set up; nil before
+	ended      bool
+	outbox     []*nacos.Payload // besides pushes: setup ack, detection, reset; at most one of each
+	sending    bool             // there is a sender
+	resetTimer *time.Timer
+}
+
+// transportInfo carries the accepted connection from the handshake to
+// TagConn. gRPC has no other way to close one transport, and wrapping the
+// connection in the listener would cost each of them a 32 KiB read buffer
+// (cluster E1).
+type transportInfo struct {
+	credentials.CommonAuthInfo
+	conn net.Conn
+}
+
+func (transportInfo) AuthType() string { return "insecure" }
+
+type transportCredentials struct {
+	credentials.TransportCredentials
+}
+
+func newTransportCredentials() credentials.TransportCredentials {
+	return transportCredentials{insecure.NewCredentials()}
+}
+
+func (t transportCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c, transportInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, c}, nil
+}
+
+func (t transportCredentials) Clone() credentials.TransportCredentials { return t }
+
+// connTagger makes a conn for each transport and ends it with it.
+type connTagger struct{ server *Server }
+
+type connKey struct{}
+
+func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
+
+func (t connTagger) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{})}
+	if p, ok := peer.FromContext(ctx); ok {
+		if ti, ok := p.AuthInfo.(transportInfo); ok {
+			c.transport = ti.conn
+		}
+	}
+	c.touch()
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+func (t connTagger) HandleConn(ctx context.Context, s stats.ConnStats) {
+	switch s.(type) {
+	case *stats.ConnBegin:
+		t.server.metrics.transports.Add(1)
+	case *stats.ConnEnd:
+		t.server.metrics.transports.Add(-1)
+		connOf(ctx).end(registry.CauseConnectionLost)
+	}
+}
+
+func (connTagger) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (connTagger) HandleRPC(context.Context, stats.RPCStats)                       {}
+
+// newID makes a connection id in the form of Nacos, <millis>_<ip>_<port>. The
+// milliseconds are never used twice: behind a proxy two connections may come
+// from one address at the same time (cases C12).
+func (s *Server) newID(remote net.Addr) string {
+	now := time.Now().UnixMilli()
+	for {
+		last := s.lastMillis.Load()
+		now = max(now, last+1)
+		if s.lastMillis.CompareAndSwap(last, now) {
+			break
+		}
+	}
+	host, port, err := net.SplitHostPort(remote.String())
+	if err != nil {
+		host, port = remote.String(), "0"
+	}
+	return strconv.FormatInt(now, 10) + "_" + host + "_" + port
+}
+
+func (c *conn) touch() { c.lastActive.Store(int64(time.Since(c.server.start))) }
+
+func (c *conn) idle() time.Duration {
+	return time.Since(c.server.start) - time.Duration(c.lastActive.Load())
+}
+
+func (c *conn) isRegistered() bool {
+	select {
+	case <-c.closed:
+		return false
+	case <-c.registered:
+		return true
+	default:
+		return false
+	}
+}
+
+// waitRegistered waits for a setup that the request may have overtaken.
+func (c *conn) waitRegistered(ctx context.Context, limit time.Duration) bool {
+	if c.isRegistered() {
+		return true
+	}
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-c.registered:
+	case <-c.closed:
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	return c.isRegistered()
+}
+
+// setup registers the connection. A second setup changes nothing.
+func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupRequest, clientIP string) {
+	c.mu.Lock()
+	if c.stream != nil || c.ended {
+		c.mu.Unlock()
+		return
+	}
+	c.stream = stream
+	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
+	c.subscriber = c.server.opts.Push.Attach(c.id, c)
+	c.clientVersion, c.clientIP = setup.ClientVersion, clientIP
+	c.mu.Unlock()
+
+	c.server.mu.Lock()
+	c.server.conns[c] = struct{}{}
+	c.server.mu.Unlock()
+	close(c.registered)
+	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", setup.ClientVersion), zap.Any("labels", setup.Labels))
+	// After the registration: the client sends requests as soon as it has the
+	// ack (grpc-protocol §2.2).
+	if setup.WantsAck() {
+		c.queue(nacos.SetupAckRequest(abilities))
+	}
+}
+
+// abilities are what this server can do of the keys that SDKs know
+// (grpc-protocol §2.3).
+var abilities []string
+
+// queue sends a message before the pushes that wait.
+func (c *conn) queue(p *nacos.Payload) {
+	c.mu.Lock()
+	c.outbox = append(c.outbox, p)
+	c.wakeLocked()
+	c.mu.Unlock()
+}
+
+// Wake implements push.Conn: it makes sure that there is a sender.
+func (c *conn) Wake() {
+	c.mu.Lock()
+	c.wakeLocked()
+	c.mu.Unlock()
+}
+
+func (c *conn) wakeLocked() {
+	if c.stream != nil && !c.ended && !c.sending {
+		c.sending = true
+		go c.send()
+	}
+}
+
+// send is the only one who sends on the stream. It lives while there is
+// something to send, and blocks while the stream has no credit; what comes
+// meanwhile waits in the outbox and in the subscriber's dirty set, which are
+// bounded. The transport is closed when it blocks for too long: by the
+// detection for the outbox, by the ack time-out for pushes.
+func (c *conn) send() {
+	for {
+		c.mu.Lock()
+		var p *nacos.Payload
+		if len(c.outbox) > 0 {
+			p, c.outbox = c.outbox[0], c.outbox[1:]
+		} else if c.ended || !c.subscriber.Pending() {
+			c.sending = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		isPush := p == nil
+		if isPush {
+			if p = c.subscriber.Next(); p == nil {
+				continue
+			}
+		}
+		err := c.stream.SendMsg(p)
+		if isPush {
+			c.subscriber.Sent(err == nil)
+		}
+		if err != nil {
+			c.mu.Lock()
+			c.sending = false
+			c.mu.Unlock()
+			c.Drop(registry.CauseConnectionLost)
+			return
+		}
+	}
+}
+
+// acked takes an answer of the client: to a push, a detection or a reset.
+func (c *conn) acked(a *nacos.Ack) {
+	if !c.isRegistered() {
+		return
+	}
+	if id := nacos.ParseRequestID(a.RequestID); id != 0 {
+		// Answers to a detection need no look: any message is a sign of
+		// life. Nor do those to a reset: the client moves or does not.
+		c.subscriber.Acked(id, a.ResultCode == nacos.ResultOK)
+	}
+}
+
+// stall is how late a timer may be before it says more about this process than
+// about the client.
+const stall = 2 * time.Second
+
+// detect asks a silent client whether it lives, and closes the connection if
+// there is no sign of life in time (semantics H3).
+func (c *conn) detect() {
+	if !c.detecting.CompareAndSwap(false, true) {
+		return
+	}
+	c.server.metrics.detections.Inc()
+	asked, at := c.lastActive.Load(), time.Now()
+	time.AfterFunc(c.server.opts.DetectionAnswer, func() {
+		c.detecting.Store(false)
+		// A timer that is late means that this process stood still: the
+		// answer may lie unread in the socket. The next scan asks again.
+		late := time.Since(at)-c.server.opts.DetectionAnswer > stall
+		if c.lastActive.Load() == asked && !late {
+			c.Drop(registry.CauseIdle)
+		}
+	})
+	c.queue(nacos.ClientDetectionRequest(c.server.opts.Push.NextID()))
+}
+
+// reset asks the client to connect to another node, and closes the transport
+// a while later whatever it did (grpc-protocol §2.7).
+func (c *conn) reset(host string, port int) {
+	c.mu.Lock()
+	if c.ended || c.resetTimer != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.resetTimer = time.AfterFunc(c.server.opts.ResetGrace, func() { c.Drop(registry.CauseShutdown) })
+	c.mu.Unlock()
+	c.server.metrics.resets.Inc()
+	c.queue(nacos.ConnectResetRequest(c.server.opts.Push.NextID(), c.id, host, port))
+}
+
+// streamEnded ends the connection with the stream that it was set up on; other
+// streams of the transport do not matter.
+func (c *conn) streamEnded(stream grpc.ServerStream) {
+	c.mu.Lock()
+	mine := c.stream == stream
+	c.mu.Unlock()
+	if mine {
+		c.Drop(registry.CauseConnectionLost)
+	}
+}
+
+// Drop implements push.Conn: it unregisters the connection and closes its
+// transport, so that the client notices and connects again.
+func (c *conn) Drop(cause registry.Cause) {
+	c.end(cause)
+	c.closeTransport()
+}
+
+func (c *conn) closeTransport() {
+	if c.transport != nil {
+		c.transport.Close()
+	}
+}
+
+// end unregisters the connection, once. What its client publishes goes with
+// it, unless the node itself is stopping.
+func (c *conn) end(cause registry.Cause) {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return
+	}
+	c.ended = true
+	c.outbox = nil
+	wasSetUp := c.stream != nil
+	if c.resetTimer != nil {
+		c.resetTimer.Stop()
+	}
+	c.mu.Unlock()
+	close(c.closed)
+	if !wasSetUp {
+		return
+	}
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
+	c.subscriber.Close()
+	if !c.server.draining.Load() {
+		c.client.Close(cause)
+	}
+	c.server.metrics.closed(cause)
+	if cause != registry.CauseConnectionLost {
+		c.server.opts.Logger.Info("connection closed", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.String("cause", string(cause)))
+	}
+}

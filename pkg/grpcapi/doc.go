@@ -1,0 +1,15 @@
+// Package grpcapi speaks the gRPC protocol of Nacos SDKs: it takes their
+// connections, answers their requests and sends them pushes.
+//
+// A connection is one HTTP/2 transport. It carries unary requests and one
+// bidirectional stream; a ConnectionSetupRequest on the stream registers it,
+// and from then on the connection is the lease of all that its client
+// publishes and subscribes to.
+//
+// Invariant: when a connection is unregistered, its transport is closed, and
+// the other way round. A client never sits on a connection that the server has
+// forgotten (grpc-protocol §0 rule 12).
+//
+// Start reading at [Server.request], the path of a registration, and the table
+// in handlers.go; conn.send is the path of a push.
+package grpcapi

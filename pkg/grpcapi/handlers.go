@@ -1,0 +1,233 @@
+package grpcapi
+
+import (
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A handler answers one type of request. An error becomes a failure of the
+// type response if it is a typed refusal, and an ErrorResponse otherwise.
+type handler struct {
+	response string
+	handle   func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error)
+}
+
+// handlers is the whole unary protocol but for the server check, which needs
+// no registration.
+var handlers = map[string]handler{
+	nacos.TypeHealthCheckRequest:        {nacos.TypeHealthCheckResponse, healthCheck},
+	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, decoded(instance)},
+	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, decoded(batch)},
+	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, persistent},
+	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, decoded(subscribe)},
+	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, decoded(query)},
+	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, decoded(list)},
+	nacos.TypeLockOperationRequest:      {nacos.TypeLockOperationResponse, lock},
+}
+
+// A refusal is an application error with the code and text that clients get.
+type refusal struct {
+	typed bool // in the request's own response type: the last word, no retry
+	code  int
+	text  string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// invalid is the answer of the parameter check (grpc-protocol §5.1).
+func invalid(err error) error {
+	return &refusal{typed: true, code: nacos.CodeInvalidParam, text: "Param check invalid:" + err.Error()}
+}
+
+func refuse(code int, text string) error { return &refusal{code: code, text: text} }
+
+func decoded[T any](f func(*Server, *conn, *T) (*nacos.Payload, error)) func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+	return func(s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
+		req := new(T)
+		if err := nacos.DecodeBody(p.Body, req); err != nil {
+			return nil, err
+		}
+		return f(s, c, req)
+	}
+}
+
+func healthCheck(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+	return nacos.HealthCheckResponse(), nil
+}
+
+func lock(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+	return nacos.LockOperationResponse(), nil
+}
+
+func persistent(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+	return nil, &refusal{typed: true, code: nacos.CodeNotImplemented, text: "persistent instances are not supported by this server yet; register with ephemeral=true"}
+}
+
+// named is the service that a changing request is about.
+func named(r *nacos.ServiceRef) (registry.ServiceKey, error) {
+	switch {
+	case nacos.Blank(r.ServiceName):
+		return registry.ServiceKey{}, refuse(nacos.CodeServerError, "Param 'serviceName' is illegal, serviceName is blank")
+	case nacos.Blank(r.GroupName):
+		return registry.ServiceKey{}, refuse(nacos.CodeServerError, "Param 'groupName' is illegal, groupName is blank")
+	}
+	return r.Key(), nil
+}
+
+// instance registers or deregisters what the connection publishes for a
+// service (grpc-protocol §3.4).
+func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, error) {
+	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
+		return nil, invalid(err)
+	}
+	if err := nacos.CheckInstance(req.Instance); err != nil {
+		return nil, invalid(err)
+	}
+	key, err := named(&req.ServiceRef)
+	if err != nil {
+		return nil, err
+	}
+	switch req.Type {
+	case nacos.OpRegister:
+		if req.Instance == nil {
+			return nil, refuse(nacos.CodeInvalidParam, nacos.ErrNoInstance.Error())
+		}
+		i, err := publishable(req.Instance, key, false)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.client.Register(key, []*registry.Instance{i}, false); err != nil {
+			return nil, err
+		}
+	case nacos.OpDeregister:
+		var which registry.InstanceKey
+		if i := req.Instance; i != nil {
+			which = registry.InstanceKey{IP: i.IP, Port: i.Port, Cluster: i.ClusterName}
+		}
+		c.client.Deregister(key, which)
+	default:
+		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.Type)
+	}
+	return nacos.OperationResponse(nacos.TypeInstanceResponse, req.Type, req.RequestID), nil
+}
+
+// publishable checks an instance and turns it into the registry's.
+func publishable(i *nacos.Instance, key registry.ServiceKey, batch bool) (*registry.Instance, error) {
+	switch err := nacos.CheckRegister(i, batch); err {
+	case nil:
+	case nacos.ErrNoIP, nacos.ErrWeight:
+		// Nacos lets these in, and then others cannot read the service.
+		return nil, &refusal{typed: true, code: nacos.CodeInvalidParam, text: err.Error()}
+	default:
+		return nil, refuse(nacos.CodeInvalidParam, err.Error())
+	}
+	out, err := i.Registry(key)
+	if err != nil {
+		return nil, refuse(nacos.CodeServerError, err.Error())
+	}
+	return out, nil
+}
+
+// batch replaces what the connection publishes for a service by a list
+// (grpc-protocol §3.5).
+func batch(_ *Server, c *conn, req *nacos.BatchInstanceRequest) (*nacos.Payload, error) {
+	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
+		return nil, invalid(err)
+	}
+	for _, i := range req.Instances {
+		if err := nacos.CheckInstance(i); err != nil {
+			return nil, invalid(err)
+		}
+	}
+	key, err := named(&req.ServiceRef)
+	switch {
+	case err != nil:
+		return nil, err
+	case req.Type != nacos.OpBatchRegister:
+		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.Type)
+	case req.Instances == nil:
+		return nil, refuse(nacos.CodeInvalidParam, "Instances can not be null.")
+	}
+	instances := make([]*registry.Instance, len(req.Instances))
+	for n, i := range req.Instances {
+		if i == nil {
+			return nil, refuse(nacos.CodeInvalidParam, nacos.ErrNoInstance.Error())
+		}
+		if instances[n], err = publishable(i, key, true); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.client.Register(key, instances, true); err != nil {
+		return nil, err
+	}
+	return nacos.OperationResponse(nacos.TypeBatchInstanceResponse, req.Type, req.RequestID), nil
+}
+
+// subscribe adds or ends a subscription; both are answered with the list
+// (grpc-protocol §3.7).
+func subscribe(s *Server, c *conn, req *nacos.SubscribeServiceRequest) (*nacos.Payload, error) {
+	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
+		return nil, invalid(err)
+	}
+	clusters := ""
+	if req.Clusters != nil {
+		clusters = *req.Clusters
+	}
+	if err := nacos.CheckClusters(clusters); err != nil {
+		return nil, invalid(err)
+	}
+	if !req.Subscribe && nacos.Blank(req.GroupName) {
+		req.GroupName = registry.DefaultGroup // as the Go SDK sends it
+	}
+	key, err := named(&req.ServiceRef)
+	if err != nil {
+		return nil, err
+	}
+	if req.Subscribe {
+		c.subscriber.Subscribe(key, clusters) // before the list is read
+	} else {
+		c.subscriber.Unsubscribe(key)
+	}
+	info := s.serviceInfo(key, registry.Filter{Clusters: clusters})
+	info.Clusters = req.Clusters
+	return nacos.SubscribeServiceResponse(info, req.RequestID), nil
+}
+
+// query reads a service once (grpc-protocol §3.8).
+func query(s *Server, _ *conn, req *nacos.ServiceQueryRequest) (*nacos.Payload, error) {
+	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
+		return nil, invalid(err)
+	}
+	if err := nacos.CheckClusters(req.Cluster); err != nil {
+		return nil, invalid(err)
+	}
+	if err := nacos.CheckPort(req.UDPPort); err != nil {
+		return nil, invalid(err)
+	}
+	key := req.Key()
+	if nacos.Blank(req.GroupName) {
+		key.Group = "" // unlike elsewhere, no group finds nothing (FINDINGS 55)
+	}
+	info := s.serviceInfo(key, registry.Filter{Clusters: req.Cluster, HealthyOnly: req.HealthyOnly || req.HealthOnly})
+	info.Clusters = &req.Cluster
+	return nacos.QueryServiceResponse(info, req.RequestID), nil
+}
+
+func (s *Server) serviceInfo(key registry.ServiceKey, f registry.Filter) nacos.ServiceInfo {
+	snap, at := s.opts.Registry.Serve(key)
+	return nacos.ServiceInfo{Name: key.Name, Group: key.Group, LastRefTime: at, Hosts: snap.Encode(f, nacos.EncodeHosts).Bytes}
+}
+
+// list pages through the services of a group, sorted by name (semantics S6,
+// but stable).
+func list(s *Server, _ *conn, req *nacos.ServiceListRequest) (*nacos.Payload, error) {
+	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
+		return nil, invalid(err)
+	}
+	if req.PageSize < 0 {
+		return nil, &refusal{typed: true, code: nacos.CodeInvalidParam, text: "Param 'pageSize' is illegal, the value should not be negative."}
+	}
+	key := req.Key()
+	names := s.opts.Registry.Services(key.Namespace, key.Group)
+	return nacos.ServiceListResponse(len(names), nacos.Page(names, req.PageNo, req.PageSize), req.RequestID), nil
+}

@@ -1,0 +1,325 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	_ "google.golang.org/grpc/encoding/gzip" // a client may compress (grpc-protocol §1.3)
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/push"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A Registry is what handlers need of *registry.Registry.
+type Registry interface {
+	Open(id string, kind registry.Kind) *registry.Client
+	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
+	Services(namespace, group string) []string
+}
+
+// Options of a server.
+type Options struct {
+	Registry Registry
+	Push     *push.Engine
+	// Ready reports whether the node takes SDK connections; until it does,
+	// clients are told to try another server. Nil: always.
+	Ready func() bool
+	// Redirect names the node that a client should move to while this one
+	// stops: host and main port. Nil or ok false: nobody is moved.
+	Redirect func(connectionID string) (host string, port int, ok bool)
+
+	// IdleAfter is the silence after which a client is asked whether it
+	// lives, DetectionAnswer how long it may take to answer, IdleScan how
+	// often silent ones are looked for (semantics H3).
+	IdleAfter, DetectionAnswer, IdleScan time.Duration
+	// SetupWait is how long a request may wait for the setup that it has
+	// overtaken (grpc-protocol §0 rule 15).
+	SetupWait time.Duration
+	// KeepaliveTime and KeepaliveTimeout are the HTTP/2 pings of the server,
+	// KeepaliveMin how often clients may send theirs (cluster E5).
+	KeepaliveTime, KeepaliveTimeout, KeepaliveMin time.Duration
+	// ResetGrace is how long a client that was asked to move keeps its
+	// transport: some SDKs move only when it is closed (grpc-protocol §2.7).
+	ResetGrace time.Duration
+	// MaxRequestBytes bounds one message (semantics H5).
+	MaxRequestBytes int
+
+	Logger  *zap.Logger
+	Metrics prometheus.Registerer
+}
+
+// DefaultOptions has the times of Nacos and of design §6 and §9. Registry,
+// Push, Logger and Metrics are the caller's.
+func DefaultOptions() Options {
+	return Options{
+		IdleAfter: 20 * time.Second, DetectionAnswer: 5 * time.Second, IdleScan: 3 * time.Second,
+		SetupWait:     time.Second,
+		KeepaliveTime: 20 * time.Second, KeepaliveTimeout: 10 * time.Second, KeepaliveMin: 5 * time.Second,
+		ResetGrace:      2 * time.Second,
+		MaxRequestBytes: 10 << 20,
+	}
+}
+
+// A Server serves SDKs. Its methods may be called from any goroutine.
+type Server struct {
+	opts    Options
+	grpc    *grpc.Server
+	metrics *metrics
+	start   time.Time // lastActive counts from here
+
+	lastMillis atomic.Int64 // of the newest connection id
+	draining   atomic.Bool
+
+	mu    sync.Mutex
+	conns map[*conn]struct{} // registered ones
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// New makes a server; Serve starts it.
+func New(opts Options) *Server {
+	s := &Server{opts: opts, start: time.Now(), conns: map[*conn]struct{}{}}
+	s.metrics = newMetrics(opts.Metrics, s)
+	s.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(nacos.Codec{}),
+		grpc.Creds(newTransportCredentials()),
+		grpc.StatsHandler(connTagger{s}),
+		grpc.MaxRecvMsgSize(opts.MaxRequestBytes),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: opts.KeepaliveTime, Timeout: opts.KeepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	)
+	s.grpc.RegisterService(&grpc.ServiceDesc{
+		ServiceName: nacos.RequestService,
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{
+			MethodName: "request",
+			Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+				p := new(nacos.Payload)
+				if err := decode(p); err != nil {
+					return nil, err
+				}
+				return s.request(ctx, p), nil
+			},
+		}},
+	}, s)
+	s.grpc.RegisterService(&grpc.ServiceDesc{
+		ServiceName: nacos.BiStreamService,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "requestBiStream", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return s.stream(stream) },
+		}},
+	}, s)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.idle"), s.idleLoop) })
+	return s
+}
+
+// Serve accepts connections until Stop, and then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve SDKs on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Stop refuses new connections, moves clients to other nodes where Redirect
+// names one, and closes the rest. What a client publishes is not withdrawn
+// when its connection ends from now on: it goes because the node stops
+// (cases C05). Stop returns when all handlers have, at the latest when ctx
+// ends plus the time to close everything.
+func (s *Server) Stop(ctx context.Context) {
+	s.draining.Store(true)
+	s.moveAll(ctx)
+	s.stop()
+	s.wg.Wait()
+	s.grpc.Stop()
+}
+
+func (s *Server) ready() bool {
+	return !s.draining.Load() && (s.opts.Ready == nil || s.opts.Ready())
+}
+
+// clusterOnly are the types that only Nacos servers send, on another port
+// (grpc-protocol §2.4).
+var clusterOnly = map[string]bool{
+	"DistroDataRequest": true, "MemberReportRequest": true, "ServerLoaderInfoRequest": true,
+	"ServerReloadRequest": true, "ConfigChangeClusterSyncRequest": true,
+}
+
+// request answers a unary call. It never returns a gRPC error: SDKs expect
+// every refusal as a payload (grpc-protocol §0 rule 2). The order of the checks
+// is that of §2.4.
+func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.Payload) {
+	began := time.Now()
+	h, known := handlers[p.Type]
+	defer func() {
+		if bug := recover(); bug != nil {
+			s.opts.Logger.Error("BUG: handler panicked", zap.String("type", p.Type), zap.Any("panic", bug), zap.ByteString("stack", debug.Stack()))
+			answer = nacos.ErrorResponse(nacos.CodeServerError, nacos.CodeServerError, "internal error, see the server's log")
+		}
+		s.metrics.request(p.Type, known, answer.Type == nacos.TypeErrorResponse, time.Since(began))
+	}()
+	c := connOf(ctx)
+	switch {
+	case clusterOnly[p.Type]:
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeBadGateway, " invoke "+p.Type+" from sdk is forbidden")
+	case !s.ready() && !c.isRegistered():
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeInvalidServerStatus, nacos.MsgStarting)
+	case p.Type == nacos.TypeServerCheckRequest:
+		known = true
+		return nacos.ServerCheckResponse(c.id)
+	case !known:
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeNoHandler, nacos.MsgNoHandler)
+	case !c.waitRegistered(ctx, s.opts.SetupWait):
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeUnregistered, nacos.MsgUnregistered)
+	}
+	c.touch()
+	answer, err := h.handle(s, c, p)
+	if err == nil {
+		return answer
+	}
+	var refusal *refusal
+	switch {
+	case errors.As(err, &refusal) && refusal.typed:
+		return nacos.Failure(h.response, nacos.ResultFail, refusal.code, refusal.text)
+	case errors.As(err, &refusal):
+		return nacos.ErrorResponse(refusal.code, refusal.code, refusal.text)
+	case errors.Is(err, nacos.ErrBadJSON):
+		s.opts.Logger.Debug("malformed request", zap.String("type", p.Type), zap.String("connection", c.id), zap.Error(err))
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeBadGateway, nacos.MsgBadJSON)
+	case errors.Is(err, registry.ErrClientClosed):
+		return nacos.ErrorResponse(nacos.CodeClientDisconnected, nacos.CodeClientDisconnected,
+			fmt.Sprintf("errCode: -401, errMsg: Client [%s] connection already disconnect, can't register ephemeral instance. ", c.id))
+	}
+	return nacos.ErrorResponse(nacos.CodeServerError, nacos.CodeServerError, err.Error())
+}
+
+// stream serves the bidirectional stream: the setup first, acks later.
+func (s *Server) stream(stream grpc.ServerStream) error {
+	// Some clients notice the end of a stream only after its headers, and
+	// tonic waits for them.
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	c := connOf(stream.Context())
+	for {
+		p := new(nacos.Payload)
+		if err := stream.RecvMsg(p); err != nil {
+			c.streamEnded(stream)
+			// Never end with OK: Python would not notice (grpc-protocol §0
+			// rule 12).
+			return status.Error(codes.Unavailable, "connection closed")
+		}
+		c.touch()
+		switch {
+		case p.Type == nacos.TypeConnectionSetupRequest:
+			var setup nacos.ConnectionSetupRequest
+			if err := nacos.DecodeBody(p.Body, &setup); err != nil {
+				s.opts.Logger.Warn("connection setup cannot be decoded", zap.String("connection", c.id), zap.Error(err))
+				return status.Error(codes.InvalidArgument, err.Error())
+			}
+			if !s.ready() {
+				c.closeTransport()
+				return status.Error(codes.Unavailable, nacos.MsgStarting)
+			}
+			c.setup(stream, &setup, p.ClientIP)
+		case p.Type == nacos.TypeErrorResponse || strings.HasSuffix(p.Type, "Response"):
+			var ack nacos.Ack
+			if err := nacos.DecodeBody(p.Body, &ack); err != nil {
+				s.opts.Logger.Debug("ack cannot be decoded", zap.String("connection", c.id), zap.String("type", p.Type), zap.Error(err))
+				continue
+			}
+			c.acked(&ack)
+		default:
+			s.opts.Logger.Debug("ignored on the stream", zap.String("connection", c.id), zap.String("type", p.Type))
+		}
+	}
+}
+
+// idleLoop asks silent clients whether they live.
+func (s *Server) idleLoop(ctx context.Context) {
+	t := time.NewTicker(s.opts.IdleScan)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		for _, c := range s.registered() {
+			if c.idle() >= s.opts.IdleAfter {
+				c.detect()
+			}
+		}
+	}
+}
+
+func (s *Server) registered() []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	return all
+}
+
+// moveAll asks clients to move, in slices spread over half of the time there
+// is, and waits until they have gone or their grace is over.
+func (s *Server) moveAll(ctx context.Context) {
+	if s.opts.Redirect == nil {
+		return
+	}
+	all := s.registered()
+	if len(all) == 0 {
+		return
+	}
+	const slices = 20
+	spread := s.opts.ResetGrace
+	if deadline, ok := ctx.Deadline(); ok {
+		spread = max(0, (time.Until(deadline)-s.opts.ResetGrace)/2)
+	}
+	pause := time.NewTicker(max(spread/slices, time.Millisecond))
+	defer pause.Stop()
+	var moving []*conn
+	for i, c := range all {
+		if host, port, ok := s.opts.Redirect(c.id); ok {
+			c.reset(host, port)
+			moving = append(moving, c)
+		}
+		if (i+1)%(len(all)/slices+1) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-pause.C:
+			}
+		}
+	}
+	for _, c := range moving {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.closed:
+		}
+	}
+}
