@@ -56,7 +56,7 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	body := len(p.Body) + len(p.Shared) + len(p.Tail)
 	meta := sizeBytes(metadataType, len(p.Type)) + sizeBytes(metadataClientIP, len(p.ClientIP))
 	for k, v := range p.Headers {
-		meta += sizeBytes(metadataHeaders, sizeBytes(mapKey, len(k))+sizeBytes(mapValue, len(v)))
+		meta += protowire.SizeTag(metadataHeaders) + protowire.SizeBytes(sizeBytes(mapKey, len(k))+sizeBytes(mapValue, len(v)))
 	}
 	b := make([]byte, 0, sizeBytes(payloadMetadata, meta)+2*(1+protowire.SizeVarint(uint64(body)+8))+len(p.Body))
 	b = appendLen(b, payloadMetadata, meta)

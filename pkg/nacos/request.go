@@ -164,6 +164,9 @@ type Metadata map[string]string
 
 // UnmarshalJSON refuses values that are lists or objects.
 func (m *Metadata) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(b, &raw); err != nil {
 		return err

@@ -20,7 +20,7 @@ type Subscriber struct {
 	subs    map[registry.ServiceKey]*subscription
 	dirty   []*subscription          // each once, in the order they became dirty
 	pending map[uint64]*subscription // pushes under way, by request id
-	busy    bool                     // Next gave something out and was not called since
+	busy    bool                     // between Next and Sent: the transport may be without credit
 
 	// What Next gave out last; the sender's goroutine only.
 	sending struct {
@@ -171,6 +171,10 @@ func (s *Subscriber) stopTimers() {
 func (s *Subscriber) offer(sub *subscription, o offer) {
 	s.mu.Lock()
 	filter := sub.filter
+	if s.busy {
+		o.fanout.done()
+		o.fanout = nil
+	}
 	s.mu.Unlock()
 	var content uint64
 	if o.snap != nil {
@@ -189,10 +193,6 @@ func (s *Subscriber) offer(sub *subscription, o offer) {
 		o.fanout.done()
 		s.engine.metrics.unchanged.Inc()
 	default:
-		if s.busy {
-			o.fanout.done()
-			o.fanout = nil
-		}
 		sub.dirty, sub.fanout, sub.marked, sub.forced = true, o.fanout, o.marked, o.snap == nil
 		s.dirty = append(s.dirty, sub)
 		s.mu.Unlock()
@@ -215,7 +215,6 @@ func (s *Subscriber) Pending() bool {
 func (s *Subscriber) Next() *nacos.Payload {
 	for {
 		s.mu.Lock()
-		s.busy = false
 		if len(s.dirty) == 0 {
 			s.dirty = nil // let a burst's backing array go
 			s.mu.Unlock()
@@ -267,6 +266,9 @@ func (s *Subscriber) Next() *nacos.Payload {
 // false) that the transport has gone.
 func (s *Subscriber) Sent(ok bool) {
 	s.sending.fanout.done()
+	s.mu.Lock()
+	s.busy = false
+	s.mu.Unlock()
 	if !ok {
 		return
 	}
