@@ -52,11 +52,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "grpc", Name: name, Help: help}, v)
 	}
 	gauge("transports", "Open transports, registered or not.", func() float64 { return float64(m.transports.Load()) })
-	gauge("connections", "Registered connections.", func() float64 {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return float64(len(s.conns))
-	})
+	gauge("connections", "Registered connections.", func() float64 { return float64(s.Connections()) })
 	return m
 }
 

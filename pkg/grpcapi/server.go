@@ -274,6 +274,13 @@ func (s *Server) idleLoop(ctx context.Context) {
 	}
 }
 
+// Connections counts the registered connections.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
 func (s *Server) registered() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

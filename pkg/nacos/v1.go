@@ -38,7 +38,7 @@ type Beat struct {
 }
 
 // ErrBadBeat says that a beat's body is not a JSON object of this form.
-var ErrBadBeat = ParamError("Param 'beat' is illegal, it should be a JSON object.")
+const ErrBadBeat = ParamError("Param 'beat' is illegal, it should be a JSON object.")
 
 // ParseBeat decodes a beat. "null" is a beat without a body: nil. Numbers may
 // be strings: the SDKs for languages without types pass on what they were
@@ -95,7 +95,7 @@ func ParseMetadata(s string) (Metadata, error) {
 		return m, nil
 	}
 	m = Metadata{}
-	for pair := range strings.SplitSeq(s, ",") {
+	for pair := range strings.SplitSeq(strings.TrimRight(s, ","), ",") {
 		k, v, ok := strings.Cut(pair, "=")
 		if !ok || v == "" || strings.Contains(v, "=") {
 			return nil, ErrBadMetadata

@@ -356,6 +356,9 @@ func (e *Engine) Subscriptions(key registry.ServiceKey) []Subscription {
 	return out
 }
 
+// Subscribed counts the subscriptions on this node.
+func (e *Engine) Subscribed() int { return int(e.metrics.subscriptions.Load()) }
+
 // ackLoop drops connections whose client does not acknowledge. A subscriber
 // without a push under way costs one look at an empty map.
 func (e *Engine) ackLoop(ctx context.Context) {

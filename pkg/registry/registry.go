@@ -134,10 +134,32 @@ func (r *Registry) Describe(key ServiceKey, meta *ServiceMeta) {
 var ErrNoService = errors.New("service not found")
 
 // Override lays an operator's edit over an instance of an existing service,
-// also over one that is not there yet (semantics V11); nil ends the edit. It
-// stays until the instance is deregistered by its client or has been absent
-// for [Options.OverrideAge].
+// also over one that is not there yet (semantics V11), in place of an earlier
+// edit; nil ends it. An edit stays until the instance is deregistered by its
+// client or has been absent for [Options.OverrideAge].
 func (r *Registry) Override(key ServiceKey, ik InstanceKey, o *Override) error {
+	return r.edit(key, ik, func(Override) *Override { return o })
+}
+
+// Amend changes the parts of an operator's edit that are given (a nil field is
+// not) and leaves the others as they are (http-api §5.4). Metadata that is
+// given, even empty, replaces the edit's whole map.
+func (r *Registry) Amend(key ServiceKey, ik InstanceKey, o Override) error {
+	return r.edit(key, ik, func(was Override) *Override {
+		if o.Enabled != nil {
+			was.Enabled = o.Enabled
+		}
+		if o.Weight != nil {
+			was.Weight = o.Weight
+		}
+		if o.Metadata != nil {
+			was.Metadata = o.Metadata
+		}
+		return &was
+	})
+}
+
+func (r *Registry) edit(key ServiceKey, ik InstanceKey, next func(was Override) *Override) error {
 	sh := r.shard(key)
 	sh.mu.Lock()
 	s := sh.services[key]
@@ -146,13 +168,17 @@ func (r *Registry) Override(key ServiceKey, ik InstanceKey, o *Override) error {
 		return ErrNoService
 	}
 	now := r.opts.Clock.Now()
-	if o == nil {
+	var was Override
+	if o := s.overrides[ik]; o != nil {
+		was = o.Override
+	}
+	if is := next(was); is == nil {
 		delete(s.overrides, ik)
 	} else {
 		if s.overrides == nil {
 			s.overrides = map[InstanceKey]*override{}
 		}
-		s.overrides[ik] = &override{Override: *o, seen: now}
+		s.overrides[ik] = &override{Override: *is, seen: now}
 	}
 	changed := r.showLocked(sh, s, []InstanceKey{ik}, now, CauseOperator, "")
 	sh.mu.Unlock()

@@ -1,0 +1,71 @@
+# Every target that a person may call has a "## " comment, which "make" lists.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-print-directory
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+BIN     := bin/starling
+# The modules beside the main one have heavy dependencies that must not be its.
+MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
+
+.PHONY: help build run test check unit golden compat fuzz clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+build: ## build the static binary bin/starling
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/starling
+
+run: build ## run a node on this machine, with its data in ./starling-data
+	@exec $(BIN) serve
+
+test: ## everything that must hold; what CI runs
+	@for t in check unit golden compat; do \
+		start=$$SECONDS; echo "== $$t"; $(MAKE) $$t; echo "== $$t passed in $$((SECONDS - start)) s"; \
+	done
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log); \
+	echo "make test: check, unit, golden and compat passed; $${lacks:-nothing was skipped}"
+
+check: ## formatting, analysers, imports between packages, tidiness of go.mod
+	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path '*/build/*')); \
+	[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w: $$unformatted"; exit 1; }
+	@for dir in $(MODULES); do (set -x; cd $$dir; go mod tidy -diff; go vet ./...); done
+	go tool -modfile=tools.mod staticcheck ./...
+	go fix -diff ./...
+	go test -count=1 .
+
+unit: ## all tests of the main module, with the race detector
+	go test -race -shuffle=on -count=1 ./...
+
+# Connecting, not binding, tells which ports are free: nothing more is at hand
+# in a shell. -902 and the others are not opened by a single node.
+golden: build ## compare the answers of a node with recorded ones of a Nacos server
+	@taken() { (exec 3<>/dev/tcp/127.0.0.1/$$1) 2>/dev/null; }; \
+	port=18848; while taken $$port || taken $$((port + 1000)); do port=$$((port + 10)); done; \
+	dir=$$(mktemp -d); \
+	$(BIN) serve --port $$port --data-dir $$dir/data --name golden >$$dir/log 2>&1 & node=$$!; \
+	trap 'kill $$node 2>/dev/null || true; wait $$node || true; rm -rf $$dir' EXIT; \
+	for i in {1..100}; do taken $$((port + 1000)) && taken $$port && break; \
+		kill -0 $$node 2>/dev/null && [ $$i -lt 100 ] || { cat $$dir/log; exit 1; }; sleep 0.1; done; \
+	(cd test/golden && go run . check -http 127.0.0.1:$$port -grpc 127.0.0.1:$$((port + 1000)) \
+		-scenarios scenarios -answers answers $(if $(wildcard test/golden/allowed.yaml),-allow allowed.yaml)) || \
+		{ echo "the end of the node's log:"; tail -n 50 $$dir/log; exit 1; }; \
+	kill $$node; wait $$node || { echo "the node did not stop cleanly:"; tail -n 50 $$dir/log; exit 1; }
+
+# Without a package argument go test shows the output of tests that pass: which
+# SDKs were skipped, and why.
+compat: build ## run the official SDKs against a node, write docs/COMPATIBILITY.md
+	@cd test/compat; go test -count=1 ./codec/...; \
+	STARLING_BIN=$(abspath $(BIN)) COMPAT_REPORT=$(abspath docs/COMPATIBILITY.md) \
+		go test -count=1 -timeout=20m 2>&1 | tee $(abspath bin/compat.log)
+
+fuzz: ## run each fuzzer for 30 s
+	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg || true); \
+	[ -n "$$fuzzers" ] || { echo "there are no fuzzers"; exit 1; }; \
+	while IFS=: read -r file fuzzer; do \
+		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
+	done <<<"$$fuzzers"
+
+clean: ## remove what the other targets built; a node's data stays
+	rm -rf bin test/compat/build

@@ -1,0 +1,97 @@
+// Command starling is a service registry that Nacos clients use as if it were
+// Nacos.
+//
+// This package is the command line and holds no logic of the server:
+// settings.go turns flags, environment and file into [node.Options], serve.go
+// runs a node until a signal comes. Start reading at run.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses. Scripts rely on them.
+const (
+	exitOK     = 0
+	exitFailed = 1 // the reason is on stderr
+	exitUsage  = 2 // a flag, a variable or the file is wrong
+)
+
+// A process is what the command line takes from its surroundings; tests bring
+// their own.
+type process struct {
+	args           []string // without the program's name
+	lookupEnv      func(string) (string, bool)
+	stdout, stderr io.Writer
+	notify         func(chan<- os.Signal) // subscribes to requests to stop
+}
+
+func main() {
+	os.Exit(run(&process{
+		args:      os.Args[1:],
+		lookupEnv: os.LookupEnv,
+		stdout:    os.Stdout,
+		stderr:    os.Stderr,
+		notify:    func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) },
+	}))
+}
+
+// errFailed marks an error of a command that was used rightly and failed. All
+// others are wrong usage: cobra has several kinds and no type for them.
+type errFailed struct{ error }
+
+func run(p *process) (status int) {
+	root := &cobra.Command{
+		Use:   "starling",
+		Short: "A service registry for Nacos clients, in one binary",
+		Long: `Starling is a service registry. Nacos 2.x and 3.x naming clients use it as if it
+were Nacos: same ports, same gRPC and HTTP protocols. One binary, nothing to
+install beside it.
+
+A node opens two ports: HTTP on 8848 (--port) and gRPC for clients on 9848
+(always the HTTP port + 1000, as the SDKs expect). Both are on 127.0.0.1 until
+--bind says otherwise. What it must remember is in ./starling-data (--data-dir).`,
+		Example: `  starling serve                              # a node on this machine
+  starling serve --bind 0.0.0.0 --port 8848   # reachable from others
+  starling serve --config node.yaml --check   # what would it run with?
+
+Then, in another terminal, register an instance and list its service:
+  curl -X POST 'http://127.0.0.1:8848/nacos/v1/ns/instance?serviceName=hello&ip=10.0.0.1&port=8080'
+  curl 'http://127.0.0.1:8848/nacos/v1/ns/instance/list?serviceName=hello'
+It is gone after 30s, since nobody sends its beats. An SDK does that: point its
+server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
+		Version:       versionString(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	root.AddCommand(serveCommand(p), versionCommand())
+	root.SetArgs(p.args)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+
+	// Without RunE cobra prints the help of "completion" for any argument and
+	// reports success; with it, unknown shells are refused.
+	root.InitDefaultCompletionCmd(p.args...)
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
+
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return exitOK
+	}
+	if failed, ok := errors.AsType[errFailed](err); ok {
+		fmt.Fprintf(p.stderr, "starling: %v\n", failed)
+		return exitFailed
+	}
+	fmt.Fprintf(p.stderr, "starling: %v\nSee '%s --help'.\n", err, cmd.CommandPath())
+	return exitUsage
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/starling-registry/starling/pkg/node"
+)
+
+func serveCommand(p *process) *cobra.Command {
+	format := "json"
+	if isTerminal(p.stderr) {
+		format = "console"
+	}
+	s := newSettings(format)
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node",
+		Long: `Run a node until SIGTERM or SIGINT. The first signal stops it cleanly, within
+--drain-timeout; a second one at once, with exit status 1.
+
+Each setting is a flag, an environment variable (--data-dir is
+STARLING_DATA_DIR; an empty one counts as not set) and a key of the YAML file
+that --config names (data-dir). Flags win over the environment, the environment
+over the file. Unknown keys in the file are errors.`,
+		Example: `  starling serve
+  starling serve --bind 0.0.0.0 --data-dir /var/lib/starling
+  STARLING_PORT=8858 starling serve --data-dir ./second
+  starling serve --config node.yaml --check   # print all settings and where each comes from`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s.opts.Version = versionString()
+			if err := s.complete(p.lookupEnv); err != nil {
+				return err
+			}
+			if s.check {
+				if err := s.write(p.stdout); err != nil {
+					return errFailed{err}
+				}
+				return nil
+			}
+			if err := serve(c.Context(), p, s); err != nil {
+				return errFailed{err}
+			}
+			return nil
+		},
+	}
+	for _, g := range s.groups {
+		c.Flags().AddFlagSet(g.FlagSet)
+	}
+	c.SetUsageFunc(func(c *cobra.Command) error {
+		var b strings.Builder
+		fmt.Fprintf(&b, "Usage:\n  %s\n\nExamples:\n%s\n", c.UseLine(), c.Example)
+		for _, g := range s.groups {
+			fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsages())
+		}
+		_, err := io.WriteString(c.OutOrStderr(), b.String())
+		return err
+	})
+	return c
+}
+
+// serve runs a node until it is told to stop or fails.
+func serve(ctx context.Context, p *process, s *settings) error {
+	// Two: the second must not be lost while the first is looked at.
+	signals := make(chan os.Signal, 2)
+	p.notify(signals)
+
+	opts := s.opts
+	logger := newLogger(p.stderr, s.logLevel, s.logFormat)
+	opts.Logger = logger
+	n, err := node.Start(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if s.logFormat == "console" {
+		announce(p.stdout, &opts)
+	}
+
+	return supervise(ctx, n, signals, opts.DrainTimeout, logger)
+}
+
+// A running node; [node.Node] is one, and a test has others that fail or hang.
+type running interface {
+	Done() <-chan struct{}
+	Err() error
+	Stop(context.Context) error
+}
+
+// supervise waits until the node is told to stop or fails, and stops it within
+// the given time.
+func supervise(ctx context.Context, n running, signals <-chan os.Signal, within time.Duration, logger *zap.Logger) error {
+	var failure error
+	select {
+	case sig := <-signals:
+		logger.Info("stopping", zap.Stringer("signal", sig), zap.Duration("within", within))
+	case <-n.Done():
+		failure = n.Err()
+		if failure == nil {
+			failure = errors.New("the node ended by itself")
+		}
+	}
+
+	stopped := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		stopped <- n.Stop(ctx)
+	}()
+	select {
+	case err := <-stopped:
+		return errors.Join(failure, err)
+	case <-signals:
+		// The process ends without waiting for the goroutine above.
+		return errors.Join(failure, errors.New("stopped at once by a second signal"))
+	}
+}
+
+// announce tells people where the node can be reached. A log collector finds it
+// in the node's own log line.
+func announce(stdout io.Writer, opts *node.Options) {
+	host := opts.Bind
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		host = opts.Advertise
+	}
+	at := func(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+	fmt.Fprintf(stdout, `Starling %s, node %s, data in %s
+  HTTP  http://%s  (Nacos API under /nacos)
+  gRPC  %s  (SDKs find it from the HTTP port)
+Stop it with Ctrl-C.
+`, opts.Version, opts.Name, opts.DataDir, at(opts.Port), at(opts.GRPCPort))
+}
+
+func newLogger(w io.Writer, level, format string) *zap.Logger {
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.ISO8601TimeEncoder
+	config.EncodeDuration = zapcore.StringDurationEncoder
+	encoder := zapcore.NewJSONEncoder(config)
+	if format == "console" {
+		config.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(config)
+	}
+	l, err := zapcore.ParseLevel(level)
+	if err != nil {
+		panic("BUG: --log-level was checked: " + err.Error())
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l), zap.AddStacktrace(zapcore.DPanicLevel))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

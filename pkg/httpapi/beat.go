@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// beat serves PUT instance/beat (http-api §5.7). A light beat has no body and
+// only renews; a full one registers its instance if it is not there, and
+// changes nothing of one that is (cases C33).
+//
+// Service, group and namespace come from the request, never from the body
+// (cases C07). Cluster does not take part in finding the instance.
+func (s *Server) beat(w http.ResponseWriter, _ *http.Request, p params) error {
+	key, err := p.service()
+	if err != nil {
+		return err
+	}
+	at := registry.InstanceKey{IP: p.raw("ip"), Cluster: p.raw("clusterName", "cluster")}
+	if err := nacos.CheckCluster(at.Cluster); err != nil {
+		return errParam(err)
+	}
+	if at.Port, err = checkAddress(at.IP, p.raw("port")); err != nil {
+		return err
+	}
+	full, err := parseBeat(p.get("beat"))
+	if err != nil {
+		return err
+	}
+	if key.Name == "" {
+		return errMissing("serviceName")
+	}
+	if full != nil {
+		if full.IP != "" { // with its port, even if that is 0
+			at.IP, at.Port = full.IP, full.Port
+		}
+		if full.Cluster != "" {
+			at.Cluster = full.Cluster
+		}
+		if at.IP == "" {
+			return errMissing("ip")
+		}
+	}
+	code := nacos.CodeBeatOK
+	inst, known := s.opts.Beats.Beat(key, at.IP, at.Port)
+	switch {
+	case known:
+	case full == nil:
+		code = nacos.CodeBeatUnknown
+	default:
+		inst, err = publishable(&nacos.Instance{IP: at.IP, Port: at.Port, ClusterName: at.Cluster, Weight: full.Weight,
+			Healthy: true, Enabled: true, Metadata: full.Metadata}, key)
+		if err != nil {
+			return err
+		}
+		if err := s.opts.Beats.Register(key, inst); err != nil {
+			return err
+		}
+	}
+	writeJSON(w, http.StatusOK, nacos.BeatAnswer(s.interval(key, inst), code))
+	return nil
+}
+
+func parseBeat(body string) (*nacos.Beat, error) {
+	if body == "" {
+		return nil, nil
+	}
+	b, err := nacos.ParseBeat(body)
+	switch {
+	case err == nacos.ErrBadBeat, err == nacos.ErrWeight:
+		return nil, errValue(err)
+	case err != nil:
+		return nil, errParam(err)
+	case b == nil:
+		return nil, nil
+	}
+	err = nacos.CheckInstance(&nacos.Instance{IP: b.IP, Port: b.Port, ClusterName: b.Cluster, Metadata: b.Metadata})
+	if err != nil {
+		return nil, errParam(err)
+	}
+	if nacos.Blank(b.IP) {
+		b.IP = ""
+	}
+	if nacos.Blank(b.Cluster) {
+		b.Cluster = ""
+	}
+	return b, nil
+}
+
+// interval is the period that the client is to keep, in milliseconds. An
+// operator's override of the metadata comes first (semantics H9).
+func (s *Server) interval(key registry.ServiceKey, inst *registry.Instance) int64 {
+	if inst == nil {
+		return nacos.DefaultBeatInterval
+	}
+	md := inst.Metadata
+	if shown, ok := s.opts.Registry.Snapshot(key).Get(inst.InstanceKey); ok {
+		md = shown.Metadata
+	}
+	return nacos.MetadataMillis(md, nacos.KeyBeatInterval, nacos.DefaultBeatInterval)
+}

@@ -1,0 +1,161 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A shape is how the text of an error is dressed. Nacos has one for each layer
+// that may refuse a request (golden scenarios 03, 75), and clients search some
+// of the texts (http-api §3.7).
+type shape uint8
+
+const (
+	plain  shape = iota // by a handler: the text
+	bare                // by a filter before it: the text without a content type
+	spring              // by the framework: its JSON
+	native              // ours: not part of the Nacos API
+)
+
+// An apiError is an answer other than success.
+type apiError struct {
+	status int
+	shape  shape
+	text   string // native: "code: message"
+	hint   string // native only: what to do about it
+}
+
+func (e *apiError) Error() string { return e.text }
+
+// The table of errors. Each is made here and nowhere else.
+
+func errMissing(param string) error {
+	return &apiError{status: http.StatusBadRequest, text: "Param '" + param + "' is required."}
+}
+
+// errParam is a refusal of the parameter check.
+func errParam(err error) error {
+	return &apiError{status: http.StatusBadRequest, shape: bare, text: err.Error() + "\r\n"}
+}
+
+// errValue is a refusal of a handler.
+func errValue(err error) error {
+	return &apiError{status: http.StatusBadRequest, text: err.Error()}
+}
+
+func errNumber(value string) error {
+	return &apiError{status: http.StatusBadRequest, text: `For input string: "` + clip(value) + `"`}
+}
+
+func errMetadata(value string) error {
+	return &apiError{status: http.StatusBadRequest, text: "metadata format incorrect:" + clip(value)}
+}
+
+// errName is a refusal of the filter that splits group@@name.
+func errName(reason string) error {
+	return &apiError{status: http.StatusBadRequest, shape: spring, text: "Service name filter error,caused: Param 'serviceName' is illegal, " + reason + ";"}
+}
+
+func errNoService(key registry.ServiceKey, ephemeral bool) error {
+	return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf(
+		"service not found, namespace: %s, service: Service{namespace='%s', group='%s', name='%s', ephemeral=%t, revision=0}",
+		key.Namespace, key.Namespace, key.Group, key.Name, ephemeral)}
+}
+
+func errNoInstances(key registry.ServiceKey, cluster string) error {
+	return &apiError{status: http.StatusNotFound, text: "no ips found for cluster " + cluster + " in service " + key.Grouped()}
+}
+
+func errNoAPI(r *http.Request) error {
+	return &apiError{status: http.StatusNotImplemented, shape: spring, text: "no such api:" + r.Method + ":" + r.URL.EscapedPath()}
+}
+
+func errNotReady(reason string) error {
+	return &apiError{status: http.StatusServiceUnavailable, shape: bare, text: "server is DOWN now, detailed error message: " + reason}
+}
+
+var (
+	errNoMatch    = &apiError{status: http.StatusNotFound, text: "no matched ip found!"}
+	errPersistent = &apiError{status: http.StatusBadRequest, text: "persistent instances (ephemeral=false) are not supported by this server yet"}
+	errBlankName  = errParam(errors.New("Param 'serviceName' is illegal, illegal characters should not appear in the param."))
+	errNoGroup    = errName("groupName can't be empty")
+	errNotGrouped = errName("it should be format as 'groupName@@serviceName'")
+
+	errTooLarge  = &apiError{status: http.StatusRequestEntityTooLarge, text: "request body is too large"}
+	errTooMany   = &apiError{status: http.StatusBadRequest, text: "request has too many parameters"}
+	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
+	errNotFound  = &apiError{status: http.StatusNotFound, shape: spring, text: "No message available"}
+	errInternal  = &apiError{status: http.StatusInternalServerError, text: "caused: internal error;"}
+	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: "not_found: this is only served to the machine itself",
+		hint: "ask over a loopback address, without a proxy"}
+)
+
+// clip bounds what of a request is repeated in an answer.
+func clip(s string) string {
+	const most = 1024
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+func (e *apiError) write(w http.ResponseWriter, r *http.Request) {
+	switch e.shape {
+	case bare:
+		// net/http would guess a content type if there were none at all.
+		w.Header()["Content-Type"] = nil
+		w.WriteHeader(e.status)
+		_, _ = w.Write([]byte(e.text))
+	case spring:
+		b := append(make([]byte, 0, 256), `{"timestamp":"`...)
+		b = time.Now().UTC().AppendFormat(b, "2006-01-02T15:04:05.000-07:00")
+		b = strconv.AppendInt(append(b, `","status":`...), int64(e.status), 10)
+		b = nacos.AppendString(append(b, `,"error":`...), http.StatusText(e.status))
+		b = nacos.AppendString(append(b, `,"message":`...), e.text)
+		b = nacos.AppendString(append(b, `,"path":`...), r.URL.EscapedPath())
+		writeJSON(w, e.status, append(b, '}'))
+	case native:
+		code, message, _ := strings.Cut(e.text, ": ")
+		b := nacos.AppendString([]byte(`{"error":{"code":`), code)
+		b = nacos.AppendString(append(b, `,"message":`...), message)
+		b = nacos.AppendString(append(b, `,"hint":`...), e.hint)
+		writeJSON(w, e.status, append(b, "}}"...))
+	default:
+		writeText(w, r, e.status, e.text)
+	}
+}
+
+// writeText writes a text of the v1 API. Nacos labels it as the client likes
+// it, without changing it (golden scenario 03); a client that prefers
+// something else, such as a browser, gets it as text.
+func writeText(w http.ResponseWriter, r *http.Request, status int, text string) {
+	ct := "text/plain;charset=UTF-8"
+	preferred, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+	preferred, _, _ = strings.Cut(preferred, ";")
+	if strings.TrimSpace(preferred) == "application/json" {
+		ct = "application/json"
+	}
+	w.Header().Set("Content-Type", ct)
+	w.Header().Set("X-Content-Type-Options", "nosniff") // a text may repeat what came in
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text))
+}
+
+func writeJSON(w http.ResponseWriter, status int, b []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(b)
+}
+
+// writeOK is the success of a v1 write: exactly "ok" (http-api §15 no. 9).
+func writeOK(w http.ResponseWriter, r *http.Request) error {
+	writeText(w, r, http.StatusOK, "ok")
+	return nil
+}

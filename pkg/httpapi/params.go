@@ -1,0 +1,282 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// params are the parameters of a request: query and form, the first value of a
+// key, decoded and valid UTF-8. net/http's parser would not do: it leaves out
+// the body of a DELETE, pairs with ";" and a body with a stray "%" (http-api
+// §3.1).
+type params map[string]string
+
+// maxParams bounds the different keys of a request; clients send a dozen.
+const maxParams = 1000
+
+// readParams reads query and form; the query wins.
+//
+// A body counts for every method but GET and HEAD (golden scenario 08), and
+// only if it is a form: a JSON body is not read (golden scenario 03).
+func readParams(w http.ResponseWriter, r *http.Request, maxBytes int64) (params, error) {
+	p := params{}
+	if err := p.addQuery(r.URL.RawQuery); err != nil {
+		return nil, err
+	}
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || !isForm(r.Header.Get("Content-Type")) {
+		return p, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, errTooLarge
+	}
+	if err != nil {
+		return nil, errBody
+	}
+	return p, p.addForm(string(body))
+}
+
+// isForm takes a body without a type for a form.
+func isForm(contentType string) bool {
+	t, _, _ := strings.Cut(contentType, ";")
+	t = strings.TrimSpace(t)
+	return t == "" || strings.EqualFold(t, "application/x-www-form-urlencoded")
+}
+
+// addQuery drops a pair with a malformed escape, as Nacos's container does
+// (golden scenario 08).
+func (p params) addQuery(query string) error {
+	for pair := range strings.SplitSeq(query, "&") {
+		k, v, _ := strings.Cut(pair, "=")
+		key, err1 := url.QueryUnescape(k)
+		value, err2 := url.QueryUnescape(v)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		if err := p.add(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addForm decodes as much as is encoded: the Go SDK sends PUT bodies as they
+// are, JSON and all, and calls them a form (http-api §3.1).
+func (p params) addForm(body string) error {
+	encoded := hasEscape(body)
+	for pair := range strings.SplitSeq(body, "&") {
+		k, v, _ := strings.Cut(pair, "=")
+		raw := !encoded && strings.HasPrefix(v, "{")
+		if err := p.add(unescape(k, true), unescape(v, !raw)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p params) add(key, value string) error {
+	if key == "" {
+		return nil
+	}
+	if _, there := p[key]; there {
+		return nil
+	}
+	if len(p) == maxParams {
+		return errTooMany
+	}
+	// A name that JSON cannot carry could not be asked for again. Java
+	// decodes what is no UTF-8 to the same character.
+	p[key] = strings.ToValidUTF8(value, "\uFFFD")
+	return nil
+}
+
+// hasEscape reports whether there is a valid %XX in s.
+func hasEscape(s string) bool {
+	for i := strings.IndexByte(s, '%'); i >= 0 && i+2 < len(s); i++ {
+		if s[i] == '%' && isHex(s[i+1]) && isHex(s[i+2]) {
+			return true
+		}
+	}
+	return false
+}
+
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// unescape decodes what is a valid %XX, leaves other % alone, and takes + for
+// a blank if plus is set.
+func unescape(s string, plus bool) string {
+	if !strings.ContainsAny(s, "%+") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '+' && plus:
+			b = append(b, ' ')
+		case c == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]):
+			n, _ := strconv.ParseUint(s[i+1:i+3], 16, 8)
+			b = append(b, byte(n))
+			i += 2
+		default:
+			b = append(b, c)
+		}
+	}
+	return string(b)
+}
+
+// get returns the first of the named parameters that is not blank, trimmed.
+func (p params) get(names ...string) string {
+	return strings.TrimSpace(p.raw(names...))
+}
+
+// raw is get without trimming: the parameter check of Nacos sees values as
+// they came (golden scenario 03).
+func (p params) raw(names ...string) string {
+	for _, n := range names {
+		if v := p[n]; !nacos.Blank(v) {
+			return v
+		}
+	}
+	return ""
+}
+
+// flag is a v1 boolean: these words mean true, in any case, and all others
+// false (http-api §3.2).
+func (p params) flag(missing bool, names ...string) bool {
+	switch strings.ToLower(p.get(names...)) {
+	case "":
+		return missing
+	case "y", "yes", "on", "true", "t":
+		return true
+	}
+	return false
+}
+
+// service reads the name of a service: group@@name, whose group wins, or a
+// bare name and groupName. Key.Name is "" if there is none; everything else
+// has been checked.
+func (p params) service() (registry.ServiceKey, error) {
+	key := registry.ServiceKey{Namespace: p.raw("namespaceId"), Group: p.raw("groupName"), Name: p.get("serviceName")}
+	if group, name, grouped := strings.Cut(key.Name, "@@"); grouped {
+		// In the order of Nacos, where trailing separators do not count.
+		if strings.ReplaceAll(name, "@@", "") == "" {
+			return key, errNotGrouped
+		}
+		if nacos.Blank(group) {
+			return key, errNoGroup
+		}
+		key.Group, key.Name = group, name
+	}
+	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
+		return key, errParam(err)
+	}
+	// The check does not look at the first character (cases C28).
+	if strings.TrimSpace(key.Name) != key.Name {
+		return key, errBlankName
+	}
+	if key.Namespace == "" {
+		key.Namespace = registry.DefaultNamespace
+	}
+	if key.Group == "" {
+		key.Group = registry.DefaultGroup
+	}
+	return key, nil
+}
+
+// instance reads what names an instance. The checks come before the question
+// whether something is missing, as in Nacos.
+func (p params) instance() (registry.ServiceKey, registry.InstanceKey, error) {
+	at := registry.InstanceKey{Cluster: p.raw("clusterName", "cluster"), IP: p.raw("ip")}
+	key, err := p.service()
+	if err != nil {
+		return key, at, err
+	}
+	if err := nacos.CheckCluster(at.Cluster); err != nil {
+		return key, at, errParam(err)
+	}
+	if at.Port, err = checkAddress(at.IP, p.raw("port")); err != nil {
+		return key, at, err
+	}
+	if at.Cluster == "" {
+		at.Cluster = registry.DefaultCluster
+	}
+	switch {
+	case key.Name == "":
+		err = errMissing("serviceName")
+	case at.IP == "":
+		err = errMissing("ip")
+	case p.raw("port") == "":
+		err = errMissing("port")
+	}
+	return key, at, err
+}
+
+// checkAddress reads a port; none is 0.
+func checkAddress(ip, port string) (int, error) {
+	if err := nacos.CheckIP(ip); err != nil {
+		return 0, errParam(err)
+	}
+	if port == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		n = -1 // whatever is wrong, Nacos says the same of it
+	}
+	if err := nacos.CheckPort(n); err != nil {
+		return 0, errParam(err)
+	}
+	return n, nil
+}
+
+// attributes are what a request says about an instance; nil is not given.
+type attributes struct {
+	weight   *float64
+	enabled  *bool
+	metadata nacos.Metadata
+}
+
+func (p params) attributes() (attributes, error) {
+	var a attributes
+	if s := p.get("metadata"); s != "" {
+		m, err := nacos.ParseMetadata(s)
+		if err != nil {
+			return a, errMetadata(s)
+		}
+		if err := nacos.CheckMetadata(m); err != nil {
+			return a, errParam(err)
+		}
+		a.metadata = m
+	}
+	if s := p.get("weight"); s != "" {
+		w, err := strconv.ParseFloat(s, 64)
+		if errors.Is(err, strconv.ErrSyntax) {
+			return a, errNumber(s)
+		}
+		if err := checkWeight(w); err != nil {
+			return a, err
+		}
+		a.weight = &w
+	}
+	if p.get("enabled", "enable") != "" {
+		a.enabled = new(p.flag(true, "enabled", "enable"))
+	}
+	return a, nil
+}
+
+// checkWeight refuses NaN as well, which no JSON can carry.
+func checkWeight(w float64) error {
+	if !(w >= 0 && w <= 10000) {
+		return errValue(nacos.ErrWeight)
+	}
+	return nil
+}

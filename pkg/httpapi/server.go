@@ -1,0 +1,236 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A Registry is what handlers need of *registry.Registry.
+type Registry interface {
+	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
+	Snapshot(registry.ServiceKey) *registry.Snapshot
+	Override(registry.ServiceKey, registry.InstanceKey, *registry.Override) error
+	Amend(registry.ServiceKey, registry.InstanceKey, registry.Override) error
+	Stats() registry.Stats
+}
+
+// A Beats keeps the instances of HTTP clients; *health.Beats is one.
+type Beats interface {
+	Register(registry.ServiceKey, *registry.Instance) error
+	Deregister(key registry.ServiceKey, ip string, port int) (found bool)
+	Beat(key registry.ServiceKey, ip string, port int) (inst *registry.Instance, known bool)
+}
+
+// Options of a server.
+type Options struct {
+	Registry Registry
+	Beats    Beats
+	// Ready reports whether clients are served, and if not why: what the
+	// node waits for, in words for an operator. Nil: always.
+	Ready func() (ready bool, reason string)
+	// Counts feeds operator/metrics. Nil: zeros.
+	Counts func() Counts
+	// ContextPath is where the Nacos API is; "" or a path without a slash at
+	// its end.
+	ContextPath string
+	// MaxRequestBytes bounds the body of a request.
+	MaxRequestBytes int
+
+	Logger   *zap.Logger
+	Metrics  prometheus.Registerer
+	Gatherer prometheus.Gatherer // what /metrics shows
+}
+
+// DefaultOptions has the context path of Nacos. Registry, Beats, Logger,
+// Metrics and Gatherer are the caller's.
+func DefaultOptions() Options { return Options{ContextPath: "/nacos", MaxRequestBytes: 1 << 20} }
+
+// Validate names every field that makes no sense.
+func (o *Options) Validate() error {
+	var errs []error
+	if c := o.ContextPath; c != "" && (c[0] != '/' || c == "/" || path.Clean(c) != c || strings.ContainsAny(c, "{}%?# ")) {
+		errs = append(errs, fmt.Errorf("ContextPath: %q is not a plain path like /nacos", c))
+	}
+	if o.MaxRequestBytes <= 0 {
+		errs = append(errs, fmt.Errorf("MaxRequestBytes: %d is not positive", o.MaxRequestBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// A Server answers HTTP requests. It is an http.Handler; [NewHTTPServer] wraps
+// it for listening.
+type Server struct {
+	opts    Options
+	log     *zap.Logger // throttled: what it says, a client can make it say again
+	metrics *metrics
+	mux     *http.ServeMux
+	other   http.Handler
+}
+
+// A handler writes a success, or returns an error and has written nothing. An
+// error that is not of the table in errors.go is ours: it is logged, and the
+// client is told no more than that.
+type handler func(http.ResponseWriter, *http.Request) error
+
+// New makes a server. Options are to be valid.
+func New(opts Options) *Server {
+	s := &Server{opts: opts, metrics: newMetrics(opts.Metrics), mux: http.NewServeMux()}
+	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
+	}))
+
+	for _, rt := range []struct {
+		method, path string
+		handle       func(http.ResponseWriter, *http.Request, params) error
+	}{
+		{"POST", "/v1/ns/instance", s.register},
+		{"PUT", "/v1/ns/instance", s.update},
+		{"PATCH", "/v1/ns/instance", s.patch},
+		{"DELETE", "/v1/ns/instance", s.deregister},
+		{"GET", "/v1/ns/instance", s.detail},
+		{"GET", "/v1/ns/instance/list", s.list},
+		{"PUT", "/v1/ns/instance/beat", s.beat},
+		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics},
+		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics},
+	} {
+		s.mux.Handle(rt.method+" "+opts.ContextPath+rt.path, s.instrument(rt.method+" "+rt.path, s.v1(rt.handle)))
+	}
+	s.mux.Handle(opts.ContextPath+"/v1/ns/", s.instrument("/v1/ns/", noSuchAPI))
+
+	s.mux.Handle("GET /metrics", s.instrument("GET /metrics", s.metricsHandler()))
+	s.mux.Handle("GET /livez", s.instrument("GET /livez", s.livez))
+	s.mux.Handle("GET /readyz", s.instrument("GET /readyz", s.readyz))
+	s.mux.Handle("/debug/pprof/", s.instrument("/debug/pprof/", s.profile))
+
+	s.other = s.instrument("other", func(http.ResponseWriter, *http.Request) error { return errNotFound })
+	s.mux.Handle("/", s.other)
+	return s
+}
+
+// NewHTTPServer makes the server to listen with: bounded in the size of a head
+// (with it, of a URL) and in the time that a slow peer may take for anything.
+func NewHTTPServer(h http.Handler, log *zap.Logger) *http.Server {
+	// Level warn is valid, the only reason to fail.
+	errorLog, _ := zap.NewStdLogAt(log, zap.WarnLevel)
+	return &http.Server{
+		Handler:           h,
+		ErrorLog:          errorLog,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute, // profiles extend it for themselves
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The mux would redirect a path that is not clean, and one that lacks
+	// the slash of a subtree: no API client expects that.
+	if p := r.URL.Path; !isClean(p) || p == "/debug/pprof" || p == s.opts.ContextPath+"/v1/ns" {
+		s.other.ServeHTTP(w, r)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+func isClean(p string) bool {
+	return p == "/" || p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
+}
+
+// v1 puts before a handler what all of the v1 API have in common.
+func (s *Server) v1(h func(http.ResponseWriter, *http.Request, params) error) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if ready, reason := s.ready(); !ready {
+			return errNotReady(reason)
+		}
+		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
+		if err != nil {
+			return err
+		}
+		return h(w, r, p)
+	}
+}
+
+// noSuchAPI answers unknown paths and wrong methods below /v1/ns.
+func noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
+	if strings.HasSuffix(r.URL.Path, "/") { // golden scenarios 06, 20
+		return errNotFound
+	}
+	return errNoAPI(r)
+}
+
+// instrument makes a handler an http.Handler: it writes errors, survives
+// panics and counts.
+func (s *Server) instrument(route string, h handler) http.Handler {
+	m := s.metrics.route(route)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		rec := &recorder{ResponseWriter: w}
+		defer func() {
+			p := recover()
+			if p == nil || p == http.ErrAbortHandler {
+				m.observe(rec.status, time.Since(start))
+				if p != nil {
+					panic(p)
+				}
+				return
+			}
+			s.metrics.panics.Inc()
+			// Not the query: it may hold a password.
+			s.log.Error("handler panicked", zap.String("route", route), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			begun := rec.status != 0
+			if !begun {
+				errInternal.write(rec, r)
+			}
+			m.observe(http.StatusInternalServerError, time.Since(start))
+			if begun {
+				panic(http.ErrAbortHandler) // the client must not take it for a whole answer
+			}
+		}()
+		err := h(rec, r)
+		if err == nil {
+			return
+		}
+		e, ok := errors.AsType[*apiError](err)
+		if !ok {
+			s.log.Error("request failed", zap.String("route", route), zap.Error(err))
+			e = errInternal
+		}
+		e.write(rec, r)
+	})
+}
+
+// A recorder remembers the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int // 0: nothing is written
+}
+
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

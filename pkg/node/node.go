@@ -1,0 +1,288 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/pprof"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/grpcapi"
+	"github.com/starling-registry/starling/pkg/health"
+	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/pkg/push"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A Node is a running server.
+type Node struct {
+	http, grpc net.Addr
+
+	undo     []step // in the order in which the steps were taken
+	stopOnce sync.Once
+	stopErr  error
+
+	mu   sync.Mutex
+	err  error
+	done chan struct{} // closed with the first failure, or by Stop
+}
+
+// A step is something to undo.
+type step struct {
+	name string
+	undo func(context.Context) error
+}
+
+// Start brings up a node and returns when it serves. The context bounds the
+// start only.
+//
+// It is one long function on purpose: nearly every step needs what earlier
+// ones made, and read from top to bottom it is the map of the server.
+func Start(ctx context.Context, opts Options) (_ *Node, err error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	log := opts.Logger
+	if log == nil {
+		log = zap.NewNop()
+	}
+	listen := opts.Listen
+	if listen == nil {
+		listen = net.Listen
+	}
+
+	n := &Node{done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Stop(context.WithoutCancel(ctx)))
+		}
+	}()
+
+	// Identity and time.
+	dir, err := Open(opts.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	n.later("data directory", func(context.Context) error { return dir.Close() })
+	clock := registry.NewClock(dir.Clock, opts.ClockOffset)
+	n.later("clock", func(context.Context) error { return dir.SaveClock(clock.Now()) })
+
+	// The listeners come early: a port in use is found before anything runs.
+	// Both must work, or clients that find one would miss the other (cases
+	// C01).
+	httpListener, err := listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for HTTP on port %d (gRPC would be %d): %w", opts.Port, opts.GRPCPort, err)
+	}
+	n.later("HTTP listener", func(context.Context) error { return closed(httpListener.Close()) })
+	grpcListener, err := listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.GRPCPort)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for gRPC on port %d (HTTP is %d): %w", opts.GRPCPort, opts.Port, err)
+	}
+	n.later("gRPC listener", func(context.Context) error { return closed(grpcListener.Close()) })
+	n.http, n.grpc = httpListener.Addr(), grpcListener.Addr()
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	// The registry tells the push engine what changed.
+	var engine *push.Engine
+	reg := registry.New(registry.Options{
+		Clock:           clock,
+		History:         registry.HistoryLimits{PerService: opts.HistoryPerService, Bytes: opts.HistoryBytes, KeepGone: opts.HistoryKeep.Milliseconds()},
+		EmptyServiceAge: opts.EmptyServiceAge.Milliseconds(),
+		OverrideAge:     opts.OverrideAge.Milliseconds(),
+		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
+	})
+	registerGauges(metrics, reg, opts.Version)
+	engine = push.New(push.Options{
+		Source:    reg,
+		MinWindow: opts.PushWindow, MaxWindow: opts.PushWindowMax,
+		RetryAfter: opts.PushRetry, AckTimeout: opts.PushAckTimeout,
+		Logger: log.Named("push"), Metrics: metrics,
+	})
+	engine.Start()
+	n.later("push", func(context.Context) error { engine.Stop(); return nil })
+
+	ho := health.DefaultOptions()
+	ho.Registry, ho.Interval, ho.Timeout, ho.DeleteAfter = reg, opts.BeatCheck, opts.BeatTimeout, opts.BeatDelete
+	ho.Logger, ho.Metrics = log.Named("health"), metrics
+	if err := ho.Validate(); err != nil {
+		return nil, err
+	}
+	beats := health.NewBeats(ho)
+	beats.Start()
+	n.later("health", func(context.Context) error { beats.Stop(); return nil })
+
+	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	n.later("loops", func(context.Context) error { stopLoops(); wg.Wait(); return nil })
+	every := func(name string, period time.Duration, f func()) {
+		wg.Go(func() {
+			pprof.Do(loops, pprof.Labels("loop", "node."+name), func(ctx context.Context) {
+				t := time.NewTicker(period)
+				defer t.Stop()
+				for {
+					select {
+					case <-ctx.Done():
+						return
+					case <-t.C:
+						f()
+					}
+				}
+			})
+		})
+	}
+	every("sweep", opts.SweepPeriod, reg.Sweep)
+	every("clock", 5*time.Second, func() {
+		if err := dir.SaveClock(clock.Now()); err != nil {
+			log.Error("the clock's high-water mark cannot be saved; after a restart with an earlier wall clock, clients may take lists for old", zap.Error(err))
+		}
+	})
+
+	var serving atomic.Bool
+	gs := grpcapi.DefaultOptions()
+	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
+	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
+	gs.KeepaliveTime, gs.KeepaliveTimeout, gs.KeepaliveMin = opts.KeepaliveTime, opts.KeepaliveTimeout, opts.KeepaliveMin
+	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
+	gs.Logger, gs.Metrics = log.Named("grpc"), metrics
+	sdks := grpcapi.New(gs)
+	n.run("gRPC server", func() error { return sdks.Serve(grpcListener) })
+	n.later("gRPC server", func(ctx context.Context) error { sdks.Stop(ctx); return nil })
+
+	hs := httpapi.DefaultOptions()
+	hs.Registry, hs.Beats = reg, beats
+	hs.Ready = func() (bool, string) {
+		if serving.Load() {
+			return true, ""
+		}
+		return false, "the node is stopping"
+	}
+	hs.Counts = func() httpapi.Counts {
+		return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
+	}
+	hs.MaxRequestBytes = min(hs.MaxRequestBytes, opts.MaxRequestBytes)
+	hs.Logger, hs.Metrics, hs.Gatherer = log.Named("http"), metrics, metrics
+	if err := hs.Validate(); err != nil {
+		return nil, err
+	}
+	web := httpapi.NewHTTPServer(httpapi.New(hs), log.Named("http"))
+	n.run("HTTP server", func() error {
+		if err := web.Serve(httpListener); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	n.later("HTTP server", func(ctx context.Context) error {
+		if err := web.Shutdown(ctx); err != nil {
+			return web.Close() // whoever is still there has had the time there was
+		}
+		return nil
+	})
+
+	// A single node waits for nobody. It is not ready any more before
+	// anything else is undone.
+	serving.Store(true)
+	n.later("readiness", func(context.Context) error { serving.Store(false); return nil })
+	log.Info("node started", zap.String("name", opts.Name), zap.String("id", dir.NodeID), zap.Uint64("epoch", dir.Epoch),
+		zap.Stringer("http", n.http), zap.Stringer("grpc", n.grpc), zap.String("dataDir", opts.DataDir))
+	return n, nil
+}
+
+func closed(err error) error {
+	if errors.Is(err, net.ErrClosed) { // by the server that used it
+		return nil
+	}
+	return err
+}
+
+func (n *Node) later(name string, undo func(context.Context) error) {
+	n.undo = append(n.undo, step{name, undo})
+}
+
+// run runs a server; its failure is the node's.
+func (n *Node) run(name string, serve func() error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := serve(); err != nil {
+			n.fail(fmt.Errorf("%s: %w", name, err))
+		}
+	}()
+	n.later(name+" loop", func(ctx context.Context) error {
+		select {
+		case <-ended:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+}
+
+func (n *Node) fail(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.err == nil {
+		n.err = err
+		close(n.done)
+	}
+}
+
+// HTTPAddr is where the node serves HTTP, GRPCAddr where SDKs connect.
+func (n *Node) HTTPAddr() net.Addr { return n.http }
+
+// GRPCAddr is described at HTTPAddr.
+func (n *Node) GRPCAddr() net.Addr { return n.grpc }
+
+// Done is closed when the node cannot go on; Err then says why. The node is
+// still to be stopped.
+func (n *Node) Done() <-chan struct{} { return n.done }
+
+// Err is the failure that ended the node, nil while there is none.
+func (n *Node) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.err
+}
+
+// Stop undoes what Start did, last things first. What is not done when ctx
+// ends is cut short. Calls after the first return the same as that.
+func (n *Node) Stop(ctx context.Context) error {
+	n.stopOnce.Do(func() {
+		var errs []error
+		for i := len(n.undo) - 1; i >= 0; i-- {
+			if err := n.undo[i].undo(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("stop %s: %w", n.undo[i].name, err))
+			}
+		}
+		n.stopErr = errors.Join(errs...)
+	})
+	return n.stopErr
+}
+
+// registerGauges exports what the registry counts; it has no metrics of its
+// own.
+func registerGauges(m prometheus.Registerer, reg *registry.Registry, version string) {
+	gauge := func(name, help string, v func(registry.Stats) int64) {
+		m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "registry", Name: name, Help: help},
+			func() float64 { return float64(v(reg.Stats())) }))
+	}
+	gauge("services", "Services, empty ones that are not cleaned up yet included.", func(s registry.Stats) int64 { return s.Services })
+	gauge("instances", "Instances, each once, disabled ones included.", func(s registry.Stats) int64 { return s.Instances })
+	gauge("publications", "Services that clients publish instances for, counted per client.", func(s registry.Stats) int64 { return s.Publications })
+	gauge("history_bytes", "Estimated size of the history of all services.", func(s registry.Stats) int64 { return s.HistoryBytes })
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "starling", Name: "build_info", Help: "The version that runs; always 1.",
+		ConstLabels: prometheus.Labels{"version": version}})
+	info.Set(1)
+	m.MustRegister(info)
+}

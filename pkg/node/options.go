@@ -1,0 +1,382 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Options of a node. Start from [DefaultOptions]; [Options.Validate] says what
+// each field may be. Errors name a field by its flag, which is also its key
+// in the configuration file.
+type Options struct {
+	// Name is shown to people; what identifies a node is the id in its data
+	// directory. Flag --name; default: the host name.
+	Name string
+	// Bind is the address to listen on, without a port. Flag --bind. The
+	// default is loopback: a node on a laptop exposes nothing (design §2).
+	Bind string
+	// Advertise is the address that others reach this node at, without a
+	// port. Flag --advertise. Empty: Bind, and if that is every address of the
+	// machine (0.0.0.0 or ::), the first one that is not loopback.
+	Advertise string
+	// Port is the HTTP port, from 1001 to 64534. Flag --port. The other ports
+	// of a node follow from it (design §2): Port+1000 gRPC for clients,
+	// Port+1001 gRPC between nodes, Port−1000 Raft, Port−902 gossip. A single
+	// node opens the first two; all five are checked, so that a port that is
+	// good today still is when the node becomes one of three.
+	Port int
+	// GRPCPort is where clients connect with gRPC; 0: Port+1000, which is what
+	// the SDKs compute from Port. Flag --grpc-port.
+	GRPCPort int
+	// DataDir is where the node keeps what must survive a restart. Flag
+	// --data-dir. It is made if it is not there, see [Open].
+	DataDir string
+
+	// Join, Expect and GossipKeyFile are settings of a cluster: flags --join,
+	// --expect and --gossip-key-file. They are here because scripts rely on
+	// the flags; anything but "a single node" is refused by Validate.
+	Join          []string
+	Expect        int
+	GossipKeyFile string
+
+	// PushWindow: changes of one service within it are merged into one push;
+	// the first after a quiet time goes out at once. From 1ms to
+	// PushWindowMax, default 100ms (design §7; Nacos 500ms).
+	PushWindow time.Duration
+	// PushWindowMax bounds the window, which grows to three times the duration
+	// of the last fan-out. From 1ms to 1m, default 2s (design §7).
+	PushWindowMax time.Duration
+	// PushRetry is the wait before a refused push is sent again, once. From
+	// 1ms to 1m, default 1s (design §7).
+	PushRetry time.Duration
+	// PushAckTimeout: a connection that leaves a push unanswered for so long is
+	// closed, so that its client reconnects. From 1ms to 1h, default 60s
+	// (design §7).
+	PushAckTimeout time.Duration
+
+	// ConnectionIdle: a gRPC connection that has been silent for so long is
+	// asked whether it still lives. From 1ms to 1h, default 20s (semantics H3;
+	// SDKs send something every 5s).
+	ConnectionIdle time.Duration
+	// DetectionAnswer is how long the answer to that question may take before
+	// the connection is closed. From 1ms to 1h, default 5s (semantics H3).
+	DetectionAnswer time.Duration
+	// IdleScan is the time between two looks for silent connections. From 1ms
+	// to 1m, default 3s (semantics H3).
+	IdleScan time.Duration
+	// SetupWait is how long a request waits for the set-up of its connection
+	// before it is refused: the two travel on different streams. From 1ms to
+	// 1m, default 1s.
+	SetupWait time.Duration
+	// KeepaliveTime is the silence after which the server pings a gRPC
+	// connection (HTTP/2). From 1s (grpc-go raises less to it) to 24h, default
+	// 20s (cluster E5).
+	KeepaliveTime time.Duration
+	// KeepaliveTimeout is how long the answer to such a ping may take before
+	// the connection is closed. From 1ms to 1h, default 10s (cluster E5).
+	KeepaliveTimeout time.Duration
+	// KeepaliveMin: a client that pings more often is disconnected. From 1ms
+	// to 1h, default 5s (cluster E5; the Go SDK pings every 60s).
+	KeepaliveMin time.Duration
+
+	// BeatCheck is the time between two looks for HTTP clients whose beats are
+	// late. From 1ms to 1m, default 5s (semantics H7).
+	BeatCheck time.Duration
+	// BeatTimeout: an instance without a beat for so long becomes unhealthy.
+	// Instances may bring their own. From 1ms to 24h, default 15s (semantics
+	// H8).
+	BeatTimeout time.Duration
+	// BeatDelete: an instance without a beat for so long is removed. Instances
+	// may bring their own. From BeatTimeout to 24h, default 30s (semantics H8).
+	BeatDelete time.Duration
+
+	// EmptyServiceAge: a service that has had no instance for so long is
+	// removed. From 1ms to 720h, default 60s (semantics E22).
+	EmptyServiceAge time.Duration
+	// OverrideAge: what an operator set on an instance ends when the instance
+	// has been absent for so long. From 1ms to 720h, default 60s (design §4).
+	OverrideAge time.Duration
+	// SweepPeriod is the time between two looks for empty services, ended
+	// overrides and old history. From 1ms to 1h, default 10s.
+	SweepPeriod time.Duration
+
+	// HistoryPerService is how many events are kept for one service. From 1 to
+	// 65536, default 256 (design §4). Flag --history-per-service.
+	HistoryPerService int
+	// HistoryBytes bounds the memory of all history, as estimated. From 64 KiB
+	// to 64 GiB, default 64 MiB (design §4). Flag --history-bytes.
+	HistoryBytes int64
+	// HistoryKeep is how long the history of a service outlives it. From 1ms
+	// to 720h, default 24h (design §4).
+	HistoryKeep time.Duration
+
+	// DrainTimeout bounds a clean stop. From 1ms to 10m, default 20s (design
+	// §6).
+	DrainTimeout time.Duration
+	// DrainCloseDelay is the time between asking a client to move and closing
+	// its connection. From 1ms to DrainTimeout, default 2s (design §6: the
+	// Python and Rust SDKs move only when the transport closes).
+	DrainCloseDelay time.Duration
+
+	// MaxRequestBytes bounds one request, gRPC or HTTP. From 64 KiB to 1 GiB,
+	// default 10 MiB (what Nacos and its SDKs use, grpc-protocol §1.3). Flag
+	// --max-request-bytes.
+	MaxRequestBytes int
+
+	// ClockOffset is added to the wall clock: what a wrong clock does can be
+	// tried without touching the machine's. Hidden flag --clock-offset.
+	ClockOffset time.Duration
+
+	// Listen opens the listeners; nil: [net.Listen]. Tests bring their own
+	// network.
+	Listen func(network, addr string) (net.Listener, error)
+	// Logger is what components take their named loggers from; nil: nothing is
+	// logged.
+	Logger *zap.Logger
+	// Version is the release, as shown to clients and people.
+	Version string
+}
+
+// DefaultOptions are those of a single node on loopback.
+func DefaultOptions() Options {
+	// Without a host name Validate asks for one: two nodes of one made-up name
+	// would be worse.
+	name, _ := os.Hostname()
+	return Options{
+		Name:    name,
+		Bind:    "127.0.0.1",
+		Port:    8848,
+		DataDir: "./starling-data",
+		Expect:  1,
+
+		PushWindow:     100 * time.Millisecond,
+		PushWindowMax:  2 * time.Second,
+		PushRetry:      time.Second,
+		PushAckTimeout: 60 * time.Second,
+
+		ConnectionIdle:   20 * time.Second,
+		DetectionAnswer:  5 * time.Second,
+		IdleScan:         3 * time.Second,
+		SetupWait:        time.Second,
+		KeepaliveTime:    20 * time.Second,
+		KeepaliveTimeout: 10 * time.Second,
+		KeepaliveMin:     5 * time.Second,
+
+		BeatCheck:   5 * time.Second,
+		BeatTimeout: 15 * time.Second,
+		BeatDelete:  30 * time.Second,
+
+		EmptyServiceAge: 60 * time.Second,
+		OverrideAge:     60 * time.Second,
+		SweepPeriod:     10 * time.Second,
+
+		HistoryPerService: 256,
+		HistoryBytes:      64 << 20,
+		HistoryKeep:       24 * time.Hour,
+
+		DrainTimeout:    20 * time.Second,
+		DrainCloseDelay: 2 * time.Second,
+
+		MaxRequestBytes: 10 << 20,
+	}
+}
+
+// A Timer is one duration of the options.
+type Timer struct {
+	Flag     string // without dashes; also the key in the configuration file
+	Value    *time.Duration
+	Min, Max time.Duration
+	Usage    string
+}
+
+// Timers lists every timer of o. Flags are made from it and Validate checks by
+// it, so a timer that is not in it cannot be set.
+func (o *Options) Timers() []Timer {
+	const ms, day = time.Millisecond, 24 * time.Hour
+	return []Timer{
+		{"push-window", &o.PushWindow, ms, time.Minute, "changes of a service within this time are one push"},
+		{"push-window-max", &o.PushWindowMax, ms, time.Minute, "the window grows with the fan-out, up to this"},
+		{"push-retry", &o.PushRetry, ms, time.Minute, "wait before a refused push is sent again"},
+		{"push-ack-timeout", &o.PushAckTimeout, ms, time.Hour, "a connection that leaves a push unanswered for so long is closed"},
+		{"connection-idle", &o.ConnectionIdle, ms, time.Hour, "a gRPC connection silent for so long is asked whether it lives"},
+		{"detection-answer", &o.DetectionAnswer, ms, time.Hour, "how long its answer may take"},
+		{"idle-scan", &o.IdleScan, ms, time.Minute, "time between two looks for silent connections"},
+		{"setup-wait", &o.SetupWait, ms, time.Minute, "how long a request waits for the set-up of its connection"},
+		{"keepalive-time", &o.KeepaliveTime, time.Second, day, "silence after which the server pings a gRPC connection"},
+		{"keepalive-timeout", &o.KeepaliveTimeout, ms, time.Hour, "how long the answer to such a ping may take"},
+		{"keepalive-min", &o.KeepaliveMin, ms, time.Hour, "clients that ping more often are disconnected"},
+		{"beat-check", &o.BeatCheck, ms, time.Minute, "time between two looks for late beats of HTTP clients"},
+		{"beat-timeout", &o.BeatTimeout, ms, day, "without a beat for so long an instance is unhealthy"},
+		{"beat-delete", &o.BeatDelete, ms, day, "without a beat for so long an instance is removed"},
+		{"empty-service-age", &o.EmptyServiceAge, ms, 30 * day, "a service without instances for so long is removed"},
+		{"override-age", &o.OverrideAge, ms, 30 * day, "an operator's edit ends when its instance is absent for so long"},
+		{"sweep-period", &o.SweepPeriod, ms, time.Hour, "time between two looks for what has aged"},
+		{"history-keep", &o.HistoryKeep, ms, 30 * day, "how long the history of a removed service is kept"},
+		{"drain-timeout", &o.DrainTimeout, ms, 10 * time.Minute, "how long a clean stop may take"},
+		{"drain-close-delay", &o.DrainCloseDelay, ms, 10 * time.Minute, "time between asking a client to move and closing its connection"},
+	}
+}
+
+// Validate checks o and fills in what follows from other fields or from the
+// machine: GRPCPort, Advertise, Listen, Logger. The error names every field
+// that is wrong.
+func (o *Options) Validate() error {
+	var errs []error
+	wrong := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
+	}
+
+	// Fail closed: three nodes that were told to form a cluster and do not
+	// would be three registries, each with a third of the instances.
+	const single = "this release runs single nodes only and does not form clusters"
+	if len(o.Join) > 0 {
+		wrong("join", single)
+	}
+	if o.Expect > 1 {
+		wrong("expect", "%d: %s", o.Expect, single)
+	} else if o.Expect < 1 {
+		wrong("expect", "%d: a cluster has at least one node", o.Expect)
+	}
+	if o.GossipKeyFile != "" {
+		wrong("gossip-key-file", single)
+	}
+
+	if o.Name == "" {
+		wrong("name", "the host has no name, so give the node one")
+	} else if !isName(o.Name) {
+		wrong("name", "%q: use up to 128 letters, digits, '.', '-' and '_'", o.Name)
+	}
+	if o.DataDir == "" {
+		wrong("data-dir", "is empty")
+	}
+	if err := o.completeAddresses(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := o.completePorts(); err != nil {
+		errs = append(errs, err)
+	}
+
+	for _, t := range o.Timers() {
+		if *t.Value < t.Min || *t.Value > t.Max {
+			wrong(t.Flag, "%v: must be from %v to %v", *t.Value, t.Min, t.Max)
+		}
+	}
+	if o.PushWindow > o.PushWindowMax {
+		wrong("push-window", "%v: must not be above --push-window-max %v", o.PushWindow, o.PushWindowMax)
+	}
+	if o.BeatDelete < o.BeatTimeout {
+		wrong("beat-delete", "%v: must not be below --beat-timeout %v", o.BeatDelete, o.BeatTimeout)
+	}
+	if o.DrainCloseDelay > o.DrainTimeout {
+		wrong("drain-close-delay", "%v: must not be above --drain-timeout %v", o.DrainCloseDelay, o.DrainTimeout)
+	}
+
+	inRange := func(flag string, v, low, high int64) {
+		if v < low || v > high {
+			wrong(flag, "%d: must be from %d to %d", v, low, high)
+		}
+	}
+	inRange("history-per-service", int64(o.HistoryPerService), 1, 1<<16)
+	inRange("history-bytes", o.HistoryBytes, 64<<10, 64<<30)
+	inRange("max-request-bytes", int64(o.MaxRequestBytes), 64<<10, 1<<30)
+
+	if o.Listen == nil {
+		o.Listen = net.Listen
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	return errors.Join(errs...)
+}
+
+func isName(s string) bool {
+	return s != "" && len(s) <= 128 && strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("._-", r))
+	}) < 0
+}
+
+// completeAddresses checks Bind and Advertise and fills in the latter.
+func (o *Options) completeAddresses() error {
+	isHost := func(s string) bool {
+		_, err := netip.ParseAddr(s)
+		return err == nil || isName(s)
+	}
+	if !isHost(o.Bind) {
+		return fmt.Errorf("--bind: %q: must be an IP address or a host name, without a port or brackets", o.Bind)
+	}
+	if o.Advertise == "" {
+		o.Advertise = o.Bind
+		if bind, _ := netip.ParseAddr(o.Bind); bind.IsUnspecified() {
+			addrs, err := net.InterfaceAddrs()
+			if err != nil {
+				return fmt.Errorf("--advertise: the addresses of this machine cannot be read, so give one: %w", err)
+			}
+			o.Advertise = firstAddress(addrs, bind.Is4())
+		}
+		if o.Advertise == "" {
+			return fmt.Errorf("--advertise: this machine has no address but loopback that fits --bind %s, so give one", o.Bind)
+		}
+	}
+	if !isHost(o.Advertise) {
+		return fmt.Errorf("--advertise: %q: must be an IP address or a host name, without a port or brackets", o.Advertise)
+	}
+	if a, _ := netip.ParseAddr(o.Advertise); a.IsUnspecified() {
+		return fmt.Errorf("--advertise: %s: nobody can reach a node at the unspecified address", o.Advertise)
+	}
+	return nil
+}
+
+// firstAddress picks the first IPv4 address that other machines may reach, or
+// else, unless only4, the first such IPv6 address. IPv4 comes first because
+// not all SDKs can write an IPv6 address and a port in one string.
+func firstAddress(addrs []net.Addr, only4 bool) string {
+	first6 := ""
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() { // neither loopback nor link-local
+			continue
+		}
+		if ip := p.Addr().Unmap(); ip.Is4() {
+			return ip.String()
+		} else if first6 == "" && !only4 {
+			first6 = ip.String()
+		}
+	}
+	return first6
+}
+
+// completePorts checks that the five ports of a node are valid and different
+// and fills in GRPCPort.
+func (o *Options) completePorts() error {
+	if o.Port < 1001 || o.Port > 65535-1001 {
+		return fmt.Errorf("--port: %d: must be from 1001 to %d, because the other ports follow from it (from port-1000 to port+1001)", o.Port, 65535-1001)
+	}
+	if o.GRPCPort == 0 {
+		o.GRPCPort = o.Port + 1000
+	}
+	if o.GRPCPort < 1 || o.GRPCPort > 65535 {
+		return fmt.Errorf("--grpc-port: %d: must be from 1 to 65535, or 0 for port+1000", o.GRPCPort)
+	}
+	// The ports that follow from Port always differ from each other.
+	for _, p := range []struct {
+		port int
+		what string
+	}{
+		{o.Port, "HTTP (port)"},
+		{o.Port + 1001, "gRPC between nodes (port+1001)"},
+		{o.Port - 1000, "Raft (port-1000)"},
+		{o.Port - 902, "gossip (port-902)"},
+	} {
+		if o.GRPCPort == p.port {
+			return fmt.Errorf("--grpc-port: %d: is the port for %s", o.GRPCPort, p.what)
+		}
+	}
+	return nil
+}

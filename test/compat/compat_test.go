@@ -1,0 +1,228 @@
+package compat
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Scenarios mostly wait for each other's half seconds, so many can share two cores.
+const parallelScenarios = "12"
+
+// results is what the report shows; absent is what the end of the run complains about.
+var (
+	results report
+	absent  missingTools
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		flag.Set("test.parallel", parallelScenarios)
+	}
+	code := m.Run()
+	// Last, where it is seen, whatever the scenarios printed.
+	fmt.Print(absent.advice())
+	if path := os.Getenv("COMPAT_REPORT"); path != "" {
+		if !results.complete() {
+			fmt.Printf("%s is left as it is: only a run of all scenarios by all SDKs writes it\n", path)
+		} else if err := results.write(path); err != nil {
+			fmt.Println("writing the report:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// TestSDKs runs every scenario by every SDK.
+func TestSDKs(t *testing.T) {
+	selected := selectedSDKs(t)
+	bin := serverBinary(t)
+	dir := runDir(t)
+	srv := startServer(t, bin, filepath.Join(dir, "server"))
+	for _, sdk := range selected {
+		t.Run(sdk.name, func(t *testing.T) {
+			prepare(t, sdk) // one after the other: a build uses the whole machine
+			t.Parallel()
+			runScenarios(t, sdk, srv, filepath.Join(dir, sdk.name))
+		})
+	}
+}
+
+func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
+	d, err := startDriver(sdk, filepath.Join(dir, "shared"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if d.version != sdk.version {
+		t.Fatalf("the driver runs version %s of the SDK, want %s", d.version, sdk.version)
+	}
+	for _, sc := range scenarios {
+		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel()
+			t.Cleanup(func() { results.record(sdk, sc.name, !t.Failed()) })
+			sc.run(&scene{t: t, sdk: sdk, server: srv, driver: d, dir: filepath.Join(dir, slug(sc.name))})
+		})
+	}
+}
+
+// TestDriverWithoutServer makes sure that a driver reports a failed connection as a failure, soon,
+// and lives on: otherwise a broken server would look like a broken suite.
+func TestDriverWithoutServer(t *testing.T) {
+	dir := runDir(t)
+	for _, sdk := range selectedSDKs(t) {
+		t.Run(sdk.name, func(t *testing.T) {
+			prepare(t, sdk)
+			t.Parallel()
+			d, err := startDriver(sdk, filepath.Join(dir, sdk.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := d.close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			for range 2 {
+				_, err := d.call(request{Op: "connect", Client: "client", Server: "127.0.0.1:1", TimeoutMs: 500})
+				if err == nil || !strings.Contains(err.Error(), "not connected to 127.0.0.1:1") {
+					t.Errorf("connecting to no server gave %v", err)
+				}
+			}
+			if _, err := d.call(request{Op: "list", Client: "client", Service: "order"}); err == nil {
+				t.Error("listing without a connection succeeded")
+			}
+		})
+	}
+}
+
+// prepare builds the SDK's driver, or skips the test when this machine lacks what that needs. In CI
+// a lack is a failure, because there a skipped SDK would go unnoticed.
+func prepare(t *testing.T, sdk *sdk) {
+	t.Helper()
+	if missing := sdk.missing(); len(missing) > 0 {
+		absent.add(sdk, missing)
+		if os.Getenv("CI") == "true" {
+			t.Fatal("the machine lacks", programs(missing))
+		}
+		t.Skip("the machine lacks", programs(missing))
+	}
+	if err := sdk.build(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// selectedSDKs are those that COMPAT_SDKS names, or all.
+func selectedSDKs(t testing.TB) []*sdk {
+	t.Helper()
+	all := sdks()
+	filter := os.Getenv("COMPAT_SDKS")
+	if filter == "" {
+		return all
+	}
+	var list []*sdk
+	for name := range strings.SplitSeq(filter, ",") {
+		i := slices.IndexFunc(all, func(s *sdk) bool { return s.name == strings.TrimSpace(name) })
+		if i < 0 {
+			var names []string
+			for _, s := range all {
+				names = append(names, s.name)
+			}
+			t.Fatalf("COMPAT_SDKS names %q; there are %s", name, strings.Join(names, ", "))
+		}
+		list = append(list, all[i])
+	}
+	return list
+}
+
+func serverBinary(t testing.TB) string {
+	t.Helper()
+	bin := os.Getenv("STARLING_BIN")
+	if bin == "" {
+		bin = "../../bin/starling"
+	}
+	bin = absolute(bin)
+	if _, err := os.Stat(bin); err != nil {
+		t.Fatalf("no server to test (%v): make build, or set STARLING_BIN", err)
+	}
+	return bin
+}
+
+// runDir is where a test's processes write. It outlives the test if that fails.
+func runDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "starling-compat-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("logs of the server and the SDKs:", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return dir
+}
+
+// slug makes a name fit for files and services out of one for people.
+func slug(name string) string {
+	name = strings.TrimPrefix(name, "TestSDKs/")
+	return strings.ToLower(strings.NewReplacer("/", ".", " ", "-", "_", "-", ",", "").Replace(name))
+}
+
+// missingTools collects what SDKs could not run for.
+type missingTools struct {
+	mu    sync.Mutex
+	sdks  []string
+	tools []tool
+}
+
+func (m *missingTools) add(sdk *sdk, tools []tool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !slices.Contains(m.sdks, sdk.name) {
+		m.sdks = append(m.sdks, sdk.name)
+	}
+	for _, t := range tools {
+		if !slices.ContainsFunc(m.tools, func(o tool) bool { return o.program == t.program }) {
+			m.tools = append(m.tools, t)
+		}
+	}
+}
+
+// advice names what is missing and the Debian command that installs it.
+func (m *missingTools) advice() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.tools) == 0 {
+		return ""
+	}
+	var pkgs []string
+	for _, t := range m.tools {
+		pkgs = append(pkgs, t.pkg)
+	}
+	slices.Sort(pkgs)
+	return fmt.Sprintf("not run for lack of %s: %s\n\tsudo apt-get install %s\n",
+		programs(m.tools), strings.Join(m.sdks, ", "), strings.Join(slices.Compact(pkgs), " "))
+}
+
+func programs(tools []tool) string {
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.program)
+	}
+	return strings.Join(names, ", ")
+}

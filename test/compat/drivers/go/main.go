@@ -1,0 +1,293 @@
+// Command go drives the official Go SDK for the compatibility suite: it reads one JSON request a
+// line from its standard input and writes one JSON response or listener event a line to its
+// standard output. The protocol is described in test/compat/README.md.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nacos-group/nacos-sdk-go/v2/clients"
+	"github.com/nacos-group/nacos-sdk-go/v2/clients/naming_client"
+	"github.com/nacos-group/nacos-sdk-go/v2/common/constant"
+	"github.com/nacos-group/nacos-sdk-go/v2/model"
+	"github.com/nacos-group/nacos-sdk-go/v2/vo"
+)
+
+const sdkModule = "github.com/nacos-group/nacos-sdk-go/v2"
+
+type instance struct {
+	IP       string            `json:"ip"`
+	Port     uint64            `json:"port"`
+	Weight   float64           `json:"weight"`
+	Healthy  bool              `json:"healthy"`
+	Enabled  bool              `json:"enabled"`
+	Cluster  string            `json:"cluster"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+type request struct {
+	ID        int    `json:"id"`
+	Op        string `json:"op"`
+	Client    string `json:"client"`
+	Server    string `json:"server"`
+	Namespace string `json:"namespace"`
+	TimeoutMs int64  `json:"timeoutMs"`
+
+	Service      string     `json:"service"`
+	Group        string     `json:"group"`
+	Clusters     []string   `json:"clusters"`
+	Instance     instance   `json:"instance"`
+	Instances    []instance `json:"instances"`
+	Remaining    []instance `json:"remaining"`
+	Subscription string     `json:"subscription"`
+	Page         uint32     `json:"page"`
+	Size         uint32     `json:"size"`
+}
+
+type response struct {
+	ID       int        `json:"id"`
+	OK       bool       `json:"ok"`
+	Error    string     `json:"error,omitempty"`
+	Hosts    []instance `json:"hosts,omitempty"`
+	Services []string   `json:"services,omitempty"`
+	Count    int64      `json:"count,omitempty"`
+}
+
+type driver struct {
+	dir string // where the SDK may write its logs and caches
+
+	outMu sync.Mutex
+	out   *json.Encoder
+
+	// connecting serialises creating and closing clients: the SDK changes a package-level map in
+	// both and guards only the first.
+	connecting sync.Mutex
+
+	mu      sync.Mutex
+	clients map[string]naming_client.INamingClient
+	// subscriptions keeps the parameter of each subscribe, because the SDK recognises a listener
+	// by the address of the field that holds it.
+	subscriptions map[string]*vo.SubscribeParam
+}
+
+func main() {
+	dir := flag.String("dir", "", "directory for the SDK's logs and caches")
+	flag.Parse()
+	out := json.NewEncoder(os.Stdout)
+	os.Stdout = os.Stderr // whatever the SDK prints must not get between the protocol's lines
+	d := &driver{
+		dir:           *dir,
+		out:           out,
+		clients:       map[string]naming_client.INamingClient{},
+		subscriptions: map[string]*vo.SubscribeParam{},
+	}
+	d.send(map[string]any{"event": "hello", "version": sdkVersion()})
+	if err := d.serve(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "driver:", err)
+		os.Exit(1)
+	}
+}
+
+func sdkVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	for _, m := range info.Deps {
+		if m.Path == sdkModule {
+			return m.Version
+		}
+	}
+	return "unknown"
+}
+
+// serve answers requests until the input ends. Each runs on its own goroutine, so that a slow call
+// of one client does not hold up another.
+func (d *driver) serve(in io.Reader) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var r request
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("reading request %q: %w", line, err)
+		}
+		go func() {
+			res := response{ID: r.ID, OK: true}
+			if err := d.handle(r, &res); err != nil {
+				res = response{ID: r.ID, Error: err.Error()}
+			}
+			d.send(res)
+		}()
+	}
+}
+
+func (d *driver) send(v any) {
+	d.outMu.Lock()
+	defer d.outMu.Unlock()
+	if err := d.out.Encode(v); err != nil {
+		fmt.Fprintln(os.Stderr, "driver: writing:", err)
+		os.Exit(1)
+	}
+}
+
+func (d *driver) handle(r request, res *response) error {
+	if r.Op == "connect" {
+		return d.connect(r)
+	}
+	d.mu.Lock()
+	c := d.clients[r.Client]
+	d.mu.Unlock()
+	if c == nil {
+		return fmt.Errorf("no client %q", r.Client)
+	}
+	switch r.Op {
+	case "close":
+		d.connecting.Lock()
+		defer d.connecting.Unlock()
+		c.CloseClient()
+		return nil
+	case "register":
+		return accepted(c.RegisterInstance(registration(r, r.Instance)))
+	case "update":
+		return accepted(c.UpdateInstance(vo.UpdateInstanceParam(registration(r, r.Instance))))
+	case "deregister":
+		return accepted(c.DeregisterInstance(vo.DeregisterInstanceParam{
+			ServiceName: r.Service, GroupName: r.Group,
+			Ip: r.Instance.IP, Port: r.Instance.Port, Cluster: r.Instance.Cluster, Ephemeral: true,
+		}))
+	case "batchRegister":
+		return accepted(c.BatchRegisterInstance(batch(r, r.Instances)))
+	case "batchRemove":
+		// The SDK cannot remove members of a batch; registering what remains replaces it.
+		return accepted(c.BatchRegisterInstance(batch(r, r.Remaining)))
+	case "list":
+		hosts, err := c.SelectAllInstances(vo.SelectAllInstancesParam{
+			ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters})
+		res.Hosts = fromSDK(hosts)
+		return err
+	case "selectHealthy":
+		host, err := c.SelectOneHealthyInstance(vo.SelectOneHealthInstanceParam{
+			ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters})
+		if err != nil {
+			return err
+		}
+		res.Hosts = fromSDK([]model.Instance{*host})
+		return nil
+	case "services":
+		list, err := c.GetAllServicesInfo(vo.GetAllServiceInfoParam{
+			NameSpace: r.Namespace, GroupName: r.Group, PageNo: r.Page, PageSize: r.Size})
+		res.Services, res.Count = list.Doms, list.Count
+		return err
+	case "subscribe":
+		p := &vo.SubscribeParam{ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters}
+		p.SubscribeCallback = func(hosts []model.Instance, err error) {
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "driver: listener:", err)
+				return
+			}
+			d.send(map[string]any{"event": "push", "subscription": r.Subscription, "hosts": fromSDK(hosts)})
+		}
+		d.mu.Lock()
+		d.subscriptions[r.Subscription] = p
+		d.mu.Unlock()
+		return c.Subscribe(p)
+	case "unsubscribe":
+		d.mu.Lock()
+		p := d.subscriptions[r.Subscription]
+		d.mu.Unlock()
+		return c.Unsubscribe(p)
+	}
+	return fmt.Errorf("unknown op %q", r.Op)
+}
+
+func (d *driver) connect(r request) error {
+	host, portText, err := net.SplitHostPort(r.Server)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return err
+	}
+	d.connecting.Lock()
+	defer d.connecting.Unlock()
+	deadline := time.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)
+	c, err := clients.NewNamingClient(vo.NacosClientParam{
+		ServerConfigs: []constant.ServerConfig{{IpAddr: host, Port: port}},
+		ClientConfig: &constant.ClientConfig{
+			NamespaceId:         r.Namespace,
+			TimeoutMs:           10_000,
+			LogDir:              filepath.Join(d.dir, "log"),
+			CacheDir:            filepath.Join(d.dir, "cache", r.Client),
+			LogLevel:            "info",
+			NotLoadCacheAtStart: true,
+			// By default the SDK keeps the old list when the server reports an empty one.
+			UpdateCacheWhenEmpty: true,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for !c.ServerHealthy() {
+		if time.Now().After(deadline) {
+			c.CloseClient()
+			return fmt.Errorf("not connected to %s in time", r.Server)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	d.mu.Lock()
+	d.clients[r.Client] = c
+	d.mu.Unlock()
+	return nil
+}
+
+// accepted turns the SDK's two ways to say no into one: it reports a rejection by the server as
+// false without an error.
+func accepted(ok bool, err error) error {
+	if err == nil && !ok {
+		return errors.New("rejected by the server")
+	}
+	return err
+}
+
+func registration(r request, i instance) vo.RegisterInstanceParam {
+	return vo.RegisterInstanceParam{
+		ServiceName: r.Service, GroupName: r.Group,
+		Ip: i.IP, Port: i.Port, Weight: i.Weight, Healthy: i.Healthy, Enable: i.Enabled,
+		ClusterName: i.Cluster, Metadata: i.Metadata, Ephemeral: true,
+	}
+}
+
+func batch(r request, instances []instance) vo.BatchRegisterInstanceParam {
+	p := vo.BatchRegisterInstanceParam{ServiceName: r.Service, GroupName: r.Group}
+	for _, i := range instances {
+		p.Instances = append(p.Instances, registration(r, i))
+	}
+	return p
+}
+
+func fromSDK(hosts []model.Instance) []instance {
+	list := make([]instance, 0, len(hosts))
+	for _, h := range hosts {
+		list = append(list, instance{
+			IP: h.Ip, Port: h.Port, Weight: h.Weight, Healthy: h.Healthy, Enabled: h.Enable,
+			Cluster: h.ClusterName, Metadata: h.Metadata,
+		})
+	}
+	return list
+}

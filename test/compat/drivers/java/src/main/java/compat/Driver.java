@@ -1,0 +1,186 @@
+package compat;
+
+import com.alibaba.nacos.api.PropertyKeyConst;
+import com.alibaba.nacos.api.common.Constants;
+import com.alibaba.nacos.api.naming.NamingFactory;
+import com.alibaba.nacos.api.naming.NamingService;
+import com.alibaba.nacos.api.naming.listener.EventListener;
+import com.alibaba.nacos.api.naming.listener.NamingEvent;
+import com.alibaba.nacos.api.naming.pojo.Instance;
+import com.alibaba.nacos.api.naming.pojo.ListView;
+import com.alibaba.nacos.common.utils.VersionUtils;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.ConnectException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * Drives the official Java SDK for the compatibility suite: reads one JSON request a line from
+ * standard input and writes one JSON response or listener event a line to standard output. The
+ * protocol is described in test/compat/README.md.
+ */
+public final class Driver {
+
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private final PrintStream out;
+    private final Map<String, NamingService> clients = new ConcurrentHashMap<>();
+    // The SDK recognises a listener by its identity.
+    private final Map<String, EventListener> listeners = new ConcurrentHashMap<>();
+
+    private Driver(PrintStream out) {
+        this.out = out;
+    }
+
+    public static void main(String[] args) throws IOException {
+        Driver driver = new Driver(System.out);
+        System.setOut(System.err); // whatever the SDK prints must not get between the protocol's lines
+        driver.send(JSON.createObjectNode().put("event", "hello").put("version", VersionUtils.version));
+        driver.serve(new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)));
+        System.exit(0); // not every thread of the SDK is a daemon
+    }
+
+    /** Answers requests until the input ends, each on a thread of its own, so that a slow call of one
+     * client does not hold up another. */
+    private void serve(BufferedReader in) throws IOException {
+        ExecutorService requests = Executors.newCachedThreadPool();
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JsonNode request = JSON.readTree(line);
+            requests.execute(() -> answer(request));
+        }
+    }
+
+    private void answer(JsonNode request) {
+        ObjectNode response;
+        try {
+            response = handle(request).put("ok", true);
+        } catch (Exception | LinkageError e) {
+            response = JSON.createObjectNode().put("ok", false).put("error", e.toString());
+        }
+        send(response.put("id", request.get("id").asInt()));
+    }
+
+    private synchronized void send(ObjectNode message) {
+        byte[] line = (message + "\n").getBytes(StandardCharsets.UTF_8);
+        out.write(line, 0, line.length);
+        out.flush();
+    }
+
+    private ObjectNode handle(JsonNode r) throws Exception {
+        String op = r.get("op").asText();
+        if (op.equals("connect")) {
+            return connect(r);
+        }
+        NamingService client = clients.get(r.get("client").asText());
+        if (client == null) {
+            throw new IllegalArgumentException("no client " + r.get("client"));
+        }
+        String service = r.path("service").asText();
+        String group = r.path("group").asText();
+        if (group.isEmpty()) {
+            group = Constants.DEFAULT_GROUP;
+        }
+        List<String> clusters = new ArrayList<>();
+        r.path("clusters").forEach(c -> clusters.add(c.asText()));
+        ObjectNode result = JSON.createObjectNode();
+        switch (op) {
+            case "close" -> client.shutDown();
+            // Registering again is how this SDK changes an ephemeral instance.
+            case "register", "update" -> client.registerInstance(service, group, toSdk(r.get("instance")));
+            case "deregister" -> client.deregisterInstance(service, group, toSdk(r.get("instance")));
+            case "batchRegister" -> client.batchRegisterInstance(service, group, batch(r));
+            case "batchRemove" -> client.batchDeregisterInstance(service, group, batch(r));
+            case "list" -> result.set("hosts",
+                    fromSdk(client.getAllInstances(service, group, clusters, false)));
+            case "selectHealthy" -> result.set("hosts",
+                    fromSdk(List.of(client.selectOneHealthyInstance(service, group, clusters, false))));
+            case "services" -> {
+                ListView<String> page = client.getServicesOfServer(
+                        r.get("page").asInt(), r.get("size").asInt(), group);
+                result.put("count", page.getCount()).set("services", JSON.valueToTree(page.getData()));
+            }
+            case "subscribe" -> {
+                String subscription = r.get("subscription").asText();
+                EventListener listener = event -> {
+                    ObjectNode push = JSON.createObjectNode().put("event", "push");
+                    push.put("subscription", subscription)
+                            .set("hosts", fromSdk(((NamingEvent) event).getInstances()));
+                    send(push);
+                };
+                listeners.put(subscription, listener);
+                client.subscribe(service, group, clusters, listener);
+            }
+            case "unsubscribe" -> client.unsubscribe(service, group, clusters,
+                    listeners.get(r.get("subscription").asText()));
+            default -> throw new IllegalArgumentException("unknown op " + op);
+        }
+        return result;
+    }
+
+    private ObjectNode connect(JsonNode r) throws Exception {
+        Properties properties = new Properties();
+        properties.put(PropertyKeyConst.SERVER_ADDR, r.get("server").asText());
+        properties.put(PropertyKeyConst.NAMESPACE, r.path("namespace").asText());
+        NamingService client = NamingFactory.createNamingService(properties);
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(r.get("timeoutMs").asLong());
+        while (!"UP".equals(client.getServerStatus())) {
+            if (System.nanoTime() > deadline) {
+                client.shutDown();
+                throw new ConnectException("not connected to " + r.get("server").asText() + " in time");
+            }
+            Thread.sleep(20);
+        }
+        clients.put(r.get("client").asText(), client);
+        return JSON.createObjectNode();
+    }
+
+    private static List<Instance> batch(JsonNode r) {
+        List<Instance> instances = new ArrayList<>();
+        r.get("instances").forEach(i -> instances.add(toSdk(i)));
+        return instances;
+    }
+
+    private static Instance toSdk(JsonNode i) {
+        Instance instance = new Instance();
+        instance.setIp(i.get("ip").asText());
+        instance.setPort(i.get("port").asInt());
+        instance.setWeight(i.get("weight").asDouble());
+        instance.setHealthy(i.get("healthy").asBoolean());
+        instance.setEnabled(i.get("enabled").asBoolean());
+        instance.setClusterName(i.get("cluster").asText());
+        Map<String, String> metadata = new HashMap<>();
+        i.path("metadata").fields().forEachRemaining(e -> metadata.put(e.getKey(), e.getValue().asText()));
+        instance.setMetadata(metadata);
+        return instance;
+    }
+
+    private static ArrayNode fromSdk(List<Instance> hosts) {
+        ArrayNode list = JSON.createArrayNode();
+        for (Instance h : hosts) {
+            list.addObject()
+                    .put("ip", h.getIp())
+                    .put("port", h.getPort())
+                    .put("weight", h.getWeight())
+                    .put("healthy", h.isHealthy())
+                    .put("enabled", h.isEnabled())
+                    .put("cluster", h.getClusterName())
+                    .set("metadata", JSON.valueToTree(h.getMetadata()));
+        }
+        return list;
+    }
+}

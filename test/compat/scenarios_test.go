@@ -1,0 +1,367 @@
+package compat
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Names of the scenarios that an SDK's notes refer to.
+const (
+	metadataChange  = "Metadata and weight change"
+	batchRegister   = "Batch registration and removal of one"
+	selectHealthy   = "Select one healthy instance"
+	serverRestarted = "Server restarted"
+	serverKilled    = "Server killed and started again"
+)
+
+// A scenario is run once for each SDK. All run at the same time and share a server and, for each
+// SDK, a driver process, unless they ask for their own; so each uses services of its own.
+type scenario struct {
+	name   string
+	proves string // one sentence for the report
+	run    func(*scene)
+}
+
+var scenarios = []scenario{
+	{"Connect", "A client connects and reports that it is connected.",
+		func(s *scene) {
+			c := s.client()
+			c.waitList(s.service("unknown")) // and the connection carries requests
+		}},
+
+	{"Register", "A registered instance is listed by other clients with all its attributes.",
+		func(s *scene) {
+			order, a := s.service("order"), inst("10.0.0.1:8080").weighing(2.5).with("zone", "eu-1").with("name", "Größe ✓")
+			s.client().register(order, a)
+			s.client().waitList(order, a)
+		}},
+
+	{metadataChange, "A change of an instance's metadata and weight reaches lists and listeners.",
+		func(s *scene) {
+			order, a := s.service("order"), inst("10.0.0.1:8080").with("version", "1")
+			p := s.client()
+			p.register(order, a)
+			c := s.client()
+			w := c.subscribe(order)
+			w.wait(a)
+
+			changed := a.with("version", "2").weighing(7)
+			p.update(order, changed)
+			w.wait(changed)
+			c.waitList(order, changed)
+			s.client().waitList(order, changed)
+		}},
+
+	{"Deregister", "A deregistered instance leaves lists and listeners, the last one too.",
+		func(s *scene) {
+			order, a, b := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
+			p, q := s.client(), s.client()
+			p.register(order, a)
+			q.register(order, b)
+			c := s.client()
+			w := c.subscribe(order)
+			w.wait(a, b)
+
+			q.deregister(order, b)
+			w.wait(a)
+			p.deregister(order, a)
+			w.wait()
+			s.client().waitList(order)
+		}},
+
+	{batchRegister, "One client registers several instances of a service at once and removes one of them.",
+		func(s *scene) {
+			order, batch := s.service("order"), instances("10.0.0.1", 8080, 3)
+			batch[1] = batch[1].with("version", "2").weighing(3)
+			p := s.client()
+			p.registerBatch(order, batch...)
+			w := s.client().subscribe(order)
+			w.wait(batch...)
+
+			p.removeFromBatch(order, batch[0], batch[1:]...)
+			w.wait(batch[1:]...)
+			s.client().waitList(order, batch[1:]...)
+		}},
+
+	{"Cluster filter", "Lists and listeners of a cluster see the instances of that cluster only.",
+		func(s *scene) {
+			order := s.service("order")
+			blue, green := inst("10.0.0.1:8080").in("blue"), inst("10.0.0.2:8080").in("green")
+			s.client().register(order, blue)
+			s.client().register(order, green)
+			c := s.client()
+			c.waitList(order, blue, green)
+			c.waitCluster(order, []string{"blue"}, blue)
+			c.waitCluster(order, []string{"green"}, green)
+			c.waitCluster(order, []string{"blue", "green"}, blue, green)
+			c.waitCluster(order, []string{"red"})
+
+			w := s.client().subscribe(order, "blue")
+			w.wait(blue)
+			blue2, green2 := inst("10.0.0.3:8080").in("blue"), inst("10.0.0.4:8080").in("green")
+			s.client().register(order, green2)
+			s.client().register(order, blue2)
+			w.wait(blue, blue2)
+			w.neverHeardOf(green, green2)
+		}},
+
+	{"Disabled instance hidden", "A disabled instance is not listed until it is enabled, and not after it is disabled again.",
+		func(s *scene) {
+			order, a, b := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
+			q := s.client()
+			q.register(order, b.disabled())
+			s.client().register(order, a)
+			w := s.client().subscribe(order)
+			w.wait(a)
+			s.client().waitList(order, a)
+			w.neverHeardOf(b, b.disabled())
+
+			q.update(order, b)
+			w.wait(a, b)
+			q.update(order, b.disabled())
+			w.wait(a)
+			w.neverHeardOf(b.disabled())
+		}},
+
+	{selectHealthy, "The SDK's choice falls on a healthy instance with a weight.",
+		func(s *scene) {
+			order := s.service("order")
+			healthy, sick, idle := inst("10.0.0.1:8080"), inst("10.0.0.2:8080").unhealthy(), inst("10.0.0.3:8080").weighing(0)
+			for _, i := range []instance{sick, idle, healthy} {
+				s.client().register(order, i)
+			}
+			c := s.client()
+			c.waitList(order, healthy, sick, idle)
+			for range 20 {
+				if got := c.selectHealthy(order); !got.equal(healthy) {
+					s.t.Fatalf("selected %v, want %v", got, healthy)
+				}
+			}
+		}},
+
+	{"List services", "The names of a group's services are listed page by page, each once, with their number.",
+		func(s *scene) {
+			group := s.sdk.name + "-paging"
+			p := s.client()
+			var want []string
+			for n := range 5 {
+				name := fmt.Sprintf("service-%d", n)
+				p.register(service{group, name}, inst(fmt.Sprintf("10.0.0.1:808%d", n)))
+				want = append(want, name)
+			}
+			c := s.client()
+			var count int
+			if !eventually(patience, func() bool { _, count = c.services(group, 1, 10); return count == len(want) }) {
+				s.t.Fatalf("%d services in group %s, want %d", count, group, len(want))
+			}
+			var got []string
+			for page, size := range []int{2, 2, 1, 0} {
+				names, count := c.services(group, page+1, 2)
+				if len(names) != size || count != len(want) {
+					s.t.Errorf("page %d has the names %v of %d services, want %d names of %d", page+1, names, count, size, len(want))
+				}
+				got = append(got, names...)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				s.t.Errorf("all pages together have %v, want %v", got, want)
+			}
+		}},
+
+	{"Subscribe and unsubscribe", "A listener is called once for each change, and no more after it is removed.",
+		func(s *scene) {
+			order, a, b := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
+			p, q, c := s.client(), s.client(), s.client()
+			p.register(order, a)
+			witness := s.client().subscribe(order)
+			w := c.subscribe(order)
+			w.wait(a)
+			q.register(order, b)
+			w.wait(a, b)
+			a2 := a.with("version", "2")
+			p.update(order, a2)
+			w.wait(a2, b)
+			q.deregister(order, b)
+			w.wait(a2)
+			s.fence(c)
+			if w.count() != 4 {
+				s.t.Errorf("%d calls of the listener for 4 lists:%s", w.count(), w.history())
+			}
+
+			calls := w.count()
+			w.unsubscribe()
+			q.register(order, b)
+			witness.wait(a2, b)
+			s.fence(c)
+			if w.count() != calls {
+				s.t.Errorf("%d calls of the listener after it was removed:%s", w.count()-calls, w.history())
+			}
+
+			again := c.subscribe(order)
+			again.wait(a2, b)
+		}},
+
+	{"Service of 1,000 instances", "A thousand instances, registered by two clients, are listed and pushed completely.",
+		func(s *scene) {
+			order, all := s.service("order"), instances("10.0.0.1", 10000, 1000)
+			p, q := s.client(), s.client()
+			p.registerBatch(order, all[:600]...)
+			q.registerBatch(order, all[600:]...)
+			w := s.client().subscribe(order)
+			w.wait(all...)
+			s.client().waitList(order, all...)
+
+			p.removeFromBatch(order, all[0], all[1:600]...)
+			w.wait(all[1:]...)
+		}},
+
+	{"Provider killed", "When a provider's process is killed, subscribers hear at once that its instances are gone.",
+		func(s *scene) {
+			order, a, b := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
+			doomed := s.ownDriver()
+			doomed.connect(s.t, s.server.address(), "").register(order, a)
+			s.client().register(order, b)
+			c := s.client()
+			w := c.subscribe(order)
+			w.wait(a, b)
+
+			doomed.kill()
+			w.waitFor(patience/2, b)
+			c.waitList(order, b)
+		}},
+
+	{serverRestarted, "After an orderly restart of the server, providers are registered again by themselves and listeners have missed nothing.",
+		func(s *scene) { s.serverComesBack((*server).stop) }},
+
+	{serverKilled, "The same after the server's process was killed.",
+		func(s *scene) { s.serverComesBack((*server).kill) }},
+
+	{"Two namespaces isolated", "Clients of one namespace see neither services nor changes of another.",
+		func(s *scene) {
+			order, other := s.service("order"), service{"", s.service("other").name}
+			here, there := s.sdk.name+"-here", s.sdk.name+"-there"
+			a, b, b2 := inst("10.0.0.1:8080"), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
+			s.clientIn(here).register(order, a)
+			s.clientIn(there).register(order, b)
+			s.clientIn(there).register(other, b)
+			c, d := s.clientIn(here), s.clientIn(there)
+			w, v := c.subscribe(order), d.subscribe(order)
+			w.wait(a)
+			v.wait(b)
+
+			s.clientIn(there).register(order, b2)
+			v.wait(b, b2)
+			s.fence(c)
+			w.neverHeardOf(b, b2)
+			v.neverHeardOf(a)
+			c.waitList(order, a)
+			c.waitList(other)
+			s.client().waitList(order) // the default namespace
+			// The fence of this client's namespace is the only other service in it.
+			if names, _ := c.services("", 1, 100); slices.Contains(names, other.name) || !slices.Contains(names, order.name) {
+				s.t.Errorf("namespace %s lists %v", here, names)
+			}
+		}},
+}
+
+// serverComesBack ends the server in one of two ways and starts it again with the same ports. While
+// it is away, one provider dies: its absence is a change that no message announces, which the
+// listener has to hear of all the same.
+func (s *scene) serverComesBack(end func(*server) error) {
+	srv := s.ownServer()
+	order, stock := s.service("order"), s.service("stock")
+	a, b, c := inst("10.0.0.1:8080").with("version", "1").weighing(2), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
+	batch := instances("10.0.0.4", 8080, 3)
+	doomed := s.ownDriver()
+	doomed.connect(s.t, srv.address(), "").register(order, b)
+	s.clientOf(srv).register(order, a)
+	s.clientOf(srv).registerBatch(stock, batch...)
+	subscriber := s.clientOf(srv)
+	orders, stocks := subscriber.subscribe(order), subscriber.subscribe(stock)
+	orders.wait(a, b)
+	stocks.wait(batch...)
+
+	if err := end(srv); err != nil {
+		s.t.Fatal(err)
+	}
+	doomed.kill()
+	if err := srv.start(); err != nil {
+		s.t.Fatal(err)
+	}
+
+	// Before the SDK repeats anything it has to notice and to connect, with pauses of its own.
+	back := s.sdk.redo + 2*patience
+	orders.waitFor(back, a)
+	witness := s.clientOf(srv).subscribe(stock)
+	witness.waitFor(back, batch...)
+
+	// The subscription itself is back too: later changes reach the same listeners.
+	s.clientOf(srv).register(order, c)
+	orders.waitFor(back, a, c)
+	late := inst("10.0.0.5:8080")
+	s.clientOf(srv).register(stock, late)
+	stocks.waitFor(back, append(batch, late)...)
+	s.clientOf(srv).waitList(order, a, c)
+}
+
+// A scene is where one scenario plays for one SDK.
+type scene struct {
+	t      *testing.T
+	sdk    *sdk
+	server *server // shared by all scenarios
+	driver *driver // shared by the scenarios of this SDK
+	dir    string  // for what this scenario starts itself
+	fences int
+}
+
+// service names a service of this scenario in the default group.
+func (s *scene) service(name string) service {
+	return service{name: slug(s.t.Name()) + "." + name}
+}
+
+// client connects to the shared server in the default namespace.
+func (s *scene) client() *client { s.t.Helper(); return s.clientIn("") }
+
+func (s *scene) clientIn(namespace string) *client {
+	s.t.Helper()
+	return s.driver.connect(s.t, s.server.address(), namespace)
+}
+
+func (s *scene) clientOf(srv *server) *client {
+	s.t.Helper()
+	return s.driver.connect(s.t, srv.address(), "")
+}
+
+// ownServer starts a server that the scenario may end.
+func (s *scene) ownServer() *server {
+	s.t.Helper()
+	return startServer(s.t, s.server.bin, s.dir)
+}
+
+// ownDriver starts a process of the SDK that the scenario may kill.
+func (s *scene) ownDriver() *driver {
+	s.t.Helper()
+	d, err := startDriver(s.sdk, s.dir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(d.kill)
+	return d
+}
+
+// fence returns when everything that the server had to tell this client before has reached its
+// listeners. It waits for two changes of another service, one after the other: the server may merge
+// what changes shortly after a push, so that the first of them alone could overtake.
+func (s *scene) fence(c *client) {
+	s.t.Helper()
+	s.fences++
+	beat, i := s.service(fmt.Sprintf("fence-%d", s.fences)), inst("10.9.9.9:9")
+	w := c.subscribe(beat)
+	p := s.driver.connect(s.t, s.server.address(), c.namespace)
+	p.register(beat, i)
+	w.wait(i)
+	second := i.with("beat", "2")
+	p.update(beat, second)
+	w.wait(second)
+}
