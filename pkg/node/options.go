@@ -318,10 +318,10 @@ func (o *Options) completeAddresses() error {
 			if err != nil {
 				return fmt.Errorf("--advertise: the addresses of this machine cannot be read, so give one: %w", err)
 			}
-			o.Advertise = firstAddress(addrs, bind.Is4())
+			o.Advertise = firstAddress(addrs)
 		}
 		if o.Advertise == "" {
-			return fmt.Errorf("--advertise: this machine has no address but loopback that fits --bind %s, so give one", o.Bind)
+			return errors.New("--advertise: this machine has no address but loopback, so give one")
 		}
 	}
 	if !isHost(o.Advertise) {
@@ -334,9 +334,9 @@ func (o *Options) completeAddresses() error {
 }
 
 // firstAddress picks the first IPv4 address that other machines may reach, or
-// else, unless only4, the first such IPv6 address. IPv4 comes first because
-// not all SDKs can write an IPv6 address and a port in one string.
-func firstAddress(addrs []net.Addr, only4 bool) string {
+// else the first such IPv6 address. IPv4 comes first because not all SDKs can
+// write an IPv6 address and a port in one string.
+func firstAddress(addrs []net.Addr) string {
 	first6 := ""
 	for _, a := range addrs {
 		p, err := netip.ParsePrefix(a.String())
@@ -345,7 +345,7 @@ func firstAddress(addrs []net.Addr, only4 bool) string {
 		}
 		if ip := p.Addr().Unmap(); ip.Is4() {
 			return ip.String()
-		} else if first6 == "" && !only4 {
+		} else if first6 == "" {
 			first6 = ip.String()
 		}
 	}

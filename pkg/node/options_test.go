@@ -120,7 +120,7 @@ func TestTimersAreComplete(t *testing.T) {
 }
 
 func TestFirstAddress(t *testing.T) {
-	f := func(want string, only4 bool, cidrs ...string) {
+	f := func(want string, cidrs ...string) {
 		t.Helper()
 		var addrs []net.Addr
 		for _, c := range cidrs {
@@ -130,15 +130,15 @@ func TestFirstAddress(t *testing.T) {
 			}
 			addrs = append(addrs, &net.IPNet{IP: ip, Mask: n.Mask}) // as net.InterfaceAddrs returns them
 		}
-		if got := firstAddress(addrs, only4); got != want {
+		if got := firstAddress(addrs); got != want {
 			t.Errorf("%v: got %q, want %q", cidrs, got, want)
 		}
 	}
-	f("10.0.0.5", true, "127.0.0.1/8", "::1/128", "fe80::1/64", "10.0.0.5/24", "192.168.1.1/24")
-	f("10.0.0.5", false, "127.0.0.1/8", "2001:db8::1/64", "10.0.0.5/24")
-	f("2001:db8::1", false, "127.0.0.1/8", "fe80::1/64", "2001:db8::1/64", "2001:db8::2/64")
-	f("", true, "127.0.0.1/8", "169.254.0.1/16", "2001:db8::1/64")
-	f("", false)
+	f("10.0.0.5", "127.0.0.1/8", "::1/128", "fe80::1/64", "10.0.0.5/24", "192.168.1.1/24")
+	f("10.0.0.5", "127.0.0.1/8", "2001:db8::1/64", "10.0.0.5/24")
+	f("2001:db8::1", "127.0.0.1/8", "fe80::1/64", "2001:db8::1/64", "2001:db8::2/64")
+	f("", "127.0.0.1/8", "169.254.0.1/16", "fe80::1/64")
+	f("")
 }
 
 func TestAdvertise(t *testing.T) {
