@@ -154,7 +154,7 @@ func (s *Server) detail(w http.ResponseWriter, _ *http.Request, p params) error 
 	return nil
 }
 
-func (s *Server) find(key registry.ServiceKey, at registry.InstanceKey) (registry.Shown, error) {
+func (s *Server) find(key registry.ServiceKey, at registry.InstanceKey) (*registry.Shown, error) {
 	snap := s.opts.Registry.Snapshot(key)
 	h, ok := snap.Get(at)
 	switch {

@@ -75,7 +75,7 @@ func (s *service) dropClaim(c *claim) {
 }
 
 // publish makes the next snapshot readable.
-func (s *service) publish(instances []Shown, now Stamp) {
+func (s *service) publish(instances []*Shown, now Stamp) {
 	s.snapshot.Store(&Snapshot{Service: s.key, Version: now, Instances: instances, Meta: s.meta})
 }
 
@@ -88,13 +88,13 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 	keys = slices.Compact(keys)
 	old := s.snapshot.Load().Instances
 	var events []Event
-	next := make([]Shown, 0, len(old)+len(keys))
+	next := make([]*Shown, 0, len(old)+len(keys))
 	rest := old
 	for _, k := range keys {
-		i, there := slices.BinarySearchFunc(rest, k, func(e Shown, k InstanceKey) int { return e.compare(k) })
+		i, there := slices.BinarySearchFunc(rest, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
 		next = append(next, rest[:i]...)
 		e := Event{At: now, Cause: cause, Client: client, Key: k}
-		var was Shown
+		var was *Shown
 		if rest = rest[i:]; there {
 			was, rest = rest[0], rest[1:]
 			e.Before = was.Instance
@@ -107,12 +107,15 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 			}
 			continue
 		}
-		is := Shown{win.instance, win.since, win.client.id}
+		is := &Shown{win.instance, win.since, win.client.id}
 		if o := s.overrides[k]; o != nil {
 			is.Instance = o.apply(win.instance)
 		}
 		if there && is.equal(was.Instance) {
-			is.Instance = was.Instance // nothing to see; the claim may be another one
+			if is.Since == was.Since && is.Client == was.Client {
+				is = was
+			}
+			// Else there is nothing to see, but another claim stands behind it.
 		} else {
 			if there && cause == CauseRegistered {
 				e.Cause = CauseChanged

@@ -15,13 +15,13 @@ type Snapshot struct {
 	// was ever visible, or the service is not there.
 	Version Stamp
 	// Instances is sorted by key and holds each key once, disabled ones too.
-	Instances []Shown
+	Instances []*Shown
 	Meta      *ServiceMeta // nil: nobody has described the service
 
 	memo memo
 }
 
-// A Shown is one line of a snapshot.
+// A Shown is one line of a snapshot, immutable as well.
 type Shown struct {
 	*Instance // with the operator's override laid over it
 	// Since is the registration clock: when the client registered or
@@ -44,10 +44,10 @@ type Filter struct {
 }
 
 // Get finds an instance by ip, port and cluster, whether enabled or not.
-func (s *Snapshot) Get(k InstanceKey) (Shown, bool) {
-	i, ok := slices.BinarySearchFunc(s.Instances, k, func(e Shown, k InstanceKey) int { return e.compare(k) })
+func (s *Snapshot) Get(k InstanceKey) (*Shown, bool) {
+	i, ok := slices.BinarySearchFunc(s.Instances, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
 	if !ok {
-		return Shown{}, false
+		return nil, false
 	}
 	return s.Instances[i], true
 }
@@ -58,8 +58,8 @@ func (s *Snapshot) Get(k InstanceKey) (Shown, bool) {
 // enabled and health filter, selector, protection (semantics V5–V8): so a
 // reader that asks for healthy hosts only is never given unhealthy ones by
 // the protection.
-func (s *Snapshot) Select(f Filter) (hosts []Shown, protected bool) {
-	hosts = make([]Shown, 0, len(s.Instances))
+func (s *Snapshot) Select(f Filter) (hosts []*Shown, protected bool) {
+	hosts = make([]*Shown, 0, len(s.Instances))
 	healthy := 0
 	for _, h := range s.Instances {
 		if !h.Enabled || f.HealthyOnly && !h.Healthy || !inList(f.Clusters, h.Cluster) {

@@ -136,7 +136,12 @@ public final class Driver {
         Properties properties = new Properties();
         properties.put(PropertyKeyConst.SERVER_ADDR, r.get("server").asText());
         properties.put(PropertyKeyConst.NAMESPACE, r.path("namespace").asText());
-        NamingService client = NamingFactory.createNamingService(properties);
+        NamingService client;
+        synchronized (clients) {
+            // One at a time: two threads that load the SDK's plug-ins at once can miss some of them
+            // ("No server list provider found").
+            client = NamingFactory.createNamingService(properties);
+        }
         long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(r.get("timeoutMs").asLong());
         while (!"UP".equals(client.getServerStatus())) {
             if (System.nanoTime() > deadline) {
