@@ -52,13 +52,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		return nil, err
 	}
 	log := opts.Logger
-	if log == nil {
-		log = zap.NewNop()
-	}
-	listen := opts.Listen
-	if listen == nil {
-		listen = net.Listen
-	}
 
 	n := &Node{done: make(chan struct{})}
 	defer func() {
@@ -79,12 +72,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// The listeners come early: a port in use is found before anything runs.
 	// Both must work, or clients that find one would miss the other (cases
 	// C01).
-	httpListener, err := listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.Port)))
+	httpListener, err := opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.Port)))
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for HTTP on port %d (gRPC would be %d): %w", opts.Port, opts.GRPCPort, err)
 	}
 	n.later("HTTP listener", func(context.Context) error { return closed(httpListener.Close()) })
-	grpcListener, err := listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.GRPCPort)))
+	grpcListener, err := opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.GRPCPort)))
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for gRPC on port %d (HTTP is %d): %w", opts.GRPCPort, opts.Port, err)
 	}

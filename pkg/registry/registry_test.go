@@ -71,23 +71,24 @@ func lines(s *Snapshot) []string {
 	var got []string
 	hosts, _ := s.Select(Filter{})
 	for _, h := range hosts {
-		l := h.IP
+		var l strings.Builder
+		l.WriteString(h.IP)
 		if h.Port != 80 {
-			l += fmt.Sprint(":", h.Port)
+			l.WriteString(fmt.Sprint(":", h.Port))
 		}
 		if h.Cluster != DefaultCluster {
-			l += "/" + h.Cluster
+			l.WriteString("/" + h.Cluster)
 		}
 		if h.Weight != 1 {
-			l += fmt.Sprint(" w", h.Weight)
+			l.WriteString(fmt.Sprint(" w", h.Weight))
 		}
 		if !h.Healthy {
-			l += " unhealthy"
+			l.WriteString(" unhealthy")
 		}
 		for _, kv := range h.Metadata {
-			l += " " + kv.Key + "=" + kv.Value
+			l.WriteString(" " + kv.Key + "=" + kv.Value)
 		}
-		got = append(got, l)
+		got = append(got, l.String())
 	}
 	return got
 }
@@ -543,7 +544,7 @@ func TestEncodeOnce(t *testing.T) {
 	w := newWorld(t)
 	w.register(w.client("a"), inst("1.1.1.1"))
 	snap, calls := w.Snapshot(order), 0
-	enc := func(*Snapshot, Filter) []byte { calls++; return []byte(fmt.Sprint("x", calls)) }
+	enc := func(*Snapshot, Filter) []byte { calls++; return fmt.Append(nil, "x", calls) }
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() { snap.Encode(Filter{}, enc) })
