@@ -75,9 +75,9 @@ func newSettings(logFormat string) *settings {
 	}
 
 	f = add("Limits")
-	f.IntVar(&s.opts.MaxRequestBytes, "max-request-bytes", s.opts.MaxRequestBytes, "largest request, gRPC or HTTP")
-	f.IntVar(&s.opts.HistoryPerService, "history-per-service", s.opts.HistoryPerService, "events that are kept for one service")
-	f.Int64Var(&s.opts.HistoryBytes, "history-bytes", s.opts.HistoryBytes, "memory for all history")
+	for _, l := range s.opts.Limits() {
+		f.IntVar(l.Value, l.Flag, *l.Value, l.Usage)
+	}
 	return s
 }
 

@@ -25,11 +25,15 @@ type conn struct {
 	// constant
 	server     *Server
 	id         string
+	host       string // the remote address without the port
 	transport  net.Conn
+	refused    error         // why it is not served; it is closed soon
 	registered chan struct{} // closed by setup
 	closed     chan struct{} // closed when it is unregistered
+	setupTimer *time.Timer
 
 	lastActive atomic.Int64 // nanoseconds since server.start
+	sendBegan  atomic.Int64 // likewise, of the message that is being sent; 0: none
 	detecting  atomic.Bool
 
 	// constant after setup
@@ -79,13 +83,21 @@ type connKey struct{}
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
 func (t connTagger) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{})}
+	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), host: hostOf(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{})}
 	if p, ok := peer.FromContext(ctx); ok {
 		if ti, ok := p.AuthInfo.(transportInfo); ok {
 			c.transport = ti.conn
 		}
 	}
 	c.touch()
+	// Whoever is refused hears why with the first answer, for which there is
+	// a second; and nobody keeps a transport without setting it up.
+	limit := t.server.opts.SetupTimeout
+	if c.refused = t.server.admission.connected(c.host); c.refused != nil {
+		t.server.refuse(c.refused)
+		limit = time.Second
+	}
+	c.setupTimer = time.AfterFunc(limit, c.closeTransport)
 	return context.WithValue(ctx, connKey{}, c)
 }
 
@@ -95,7 +107,10 @@ func (t connTagger) HandleConn(ctx context.Context, s stats.ConnStats) {
 		t.server.metrics.transports.Add(1)
 	case *stats.ConnEnd:
 		t.server.metrics.transports.Add(-1)
-		connOf(ctx).end(registry.CauseConnectionLost)
+		c := connOf(ctx)
+		c.setupTimer.Stop()
+		t.server.admission.disconnected(c.host)
+		c.end(registry.CauseConnectionLost)
 	}
 }
 
@@ -114,11 +129,11 @@ func (s *Server) newID(remote net.Addr) string {
 			break
 		}
 	}
-	host, port, err := net.SplitHostPort(remote.String())
+	_, port, err := net.SplitHostPort(remote.String())
 	if err != nil {
-		host, port = remote.String(), "0"
+		port = "0"
 	}
-	return strconv.FormatInt(now, 10) + "_" + host + "_" + port
+	return strconv.FormatInt(now, 10) + "_" + hostOf(remote) + "_" + port
 }
 
 func (c *conn) touch() { c.lastActive.Store(int64(time.Since(c.server.start))) }
@@ -136,6 +151,14 @@ func (c *conn) isRegistered() bool {
 	default:
 		return false
 	}
+}
+
+// stuck is for how long the sender has been waiting for credit.
+func (c *conn) stuck() time.Duration {
+	if began := c.sendBegan.Load(); began != 0 {
+		return time.Since(c.server.start) - time.Duration(began)
+	}
+	return 0
 }
 
 // waitRegistered waits for a setup that the request may have overtaken.
@@ -161,15 +184,17 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 		c.mu.Unlock()
 		return
 	}
+	c.setupTimer.Stop()
 	c.stream = stream
 	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
 	c.subscriber = c.server.opts.Push.Attach(c.id, c)
 	c.clientVersion, c.clientIP = setup.ClientVersion, clientIP
-	c.mu.Unlock()
-
+	// Under the lock: end must not take the connection out of the table
+	// before it is in.
 	c.server.mu.Lock()
 	c.server.conns[c] = struct{}{}
 	c.server.mu.Unlock()
+	c.mu.Unlock()
 	close(c.registered)
 	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", setup.ClientVersion), zap.Any("labels", setup.Labels))
 	// After the registration: the client sends requests as soon as it has the
@@ -181,7 +206,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 
 // abilities are what this server can do of the keys that SDKs know
 // (grpc-protocol §2.3).
-var abilities []string
+var abilities = []string{"fuzzyWatch"}
 
 // queue sends a message before the pushes that wait.
 func (c *conn) queue(p *nacos.Payload) {
@@ -201,15 +226,14 @@ func (c *conn) Wake() {
 func (c *conn) wakeLocked() {
 	if c.stream != nil && !c.ended && !c.sending {
 		c.sending = true
-		go c.send()
+		c.server.senders.Go(c.send)
 	}
 }
 
 // send is the only one who sends on the stream. It lives while there is
 // something to send, and blocks while the stream has no credit; what comes
 // meanwhile waits in the outbox and in the subscriber's dirty set, which are
-// bounded. The transport is closed when it blocks for too long: by the
-// detection for the outbox, by the ack time-out for pushes.
+// bounded. If it blocks for too long, idleLoop closes the transport.
 func (c *conn) send() {
 	for {
 		c.mu.Lock()
@@ -228,7 +252,9 @@ func (c *conn) send() {
 				continue
 			}
 		}
+		c.sendBegan.Store(int64(time.Since(c.server.start)))
 		err := c.stream.SendMsg(p)
+		c.sendBegan.Store(0)
 		if isPush {
 			c.subscriber.Sent(err == nil)
 		}

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
@@ -22,6 +23,7 @@ var handlers = map[string]handler{
 	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, decoded(subscribe)},
 	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, decoded(query)},
 	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, decoded(list)},
+	nacos.TypeFuzzyWatchRequest:         {nacos.TypeFuzzyWatchResponse, decoded(fuzzyWatch)},
 	nacos.TypeLockOperationRequest:      {nacos.TypeLockOperationResponse, lock},
 }
 
@@ -103,6 +105,9 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 		var which registry.InstanceKey
 		if i := req.Instance; i != nil {
 			which = registry.InstanceKey{IP: i.IP, Port: i.Port, Cluster: i.ClusterName}
+			if nacos.Blank(which.Cluster) {
+				which.Cluster = registry.DefaultCluster
+			}
 		}
 		c.client.Deregister(key, which)
 	default:
@@ -184,17 +189,19 @@ func subscribe(s *Server, c *conn, req *nacos.SubscribeServiceRequest) (*nacos.P
 		return nil, err
 	}
 	if req.Subscribe {
-		c.subscriber.Subscribe(key, clusters) // before the list is read
+		if err := c.subscriber.Subscribe(key, clusters); err != nil { // before the list is read
+			return nil, err
+		}
 	} else {
 		c.subscriber.Unsubscribe(key)
 	}
-	info := s.serviceInfo(key, registry.Filter{Clusters: clusters})
+	info := s.serviceInfo(c, key, registry.Filter{Clusters: clusters})
 	info.Clusters = req.Clusters
 	return nacos.SubscribeServiceResponse(info, req.RequestID), nil
 }
 
 // query reads a service once (grpc-protocol §3.8).
-func query(s *Server, _ *conn, req *nacos.ServiceQueryRequest) (*nacos.Payload, error) {
+func query(s *Server, c *conn, req *nacos.ServiceQueryRequest) (*nacos.Payload, error) {
 	if err := nacos.CheckService(req.Namespace, req.ServiceName, req.GroupName); err != nil {
 		return nil, invalid(err)
 	}
@@ -208,14 +215,42 @@ func query(s *Server, _ *conn, req *nacos.ServiceQueryRequest) (*nacos.Payload, 
 	if nacos.Blank(req.GroupName) {
 		key.Group = "" // unlike elsewhere, no group finds nothing (FINDINGS 55)
 	}
-	info := s.serviceInfo(key, registry.Filter{Clusters: req.Cluster, HealthyOnly: req.HealthyOnly || req.HealthOnly})
+	info := s.serviceInfo(c, key, registry.Filter{Clusters: req.Cluster, HealthyOnly: req.HealthyOnly || req.HealthOnly})
 	info.Clusters = &req.Cluster
 	return nacos.QueryServiceResponse(info, req.RequestID), nil
 }
 
-func (s *Server) serviceInfo(key registry.ServiceKey, f registry.Filter) nacos.ServiceInfo {
+func (s *Server) serviceInfo(c *conn, key registry.ServiceKey, f registry.Filter) nacos.ServiceInfo {
 	snap, at := s.opts.Registry.Serve(key)
-	return nacos.ServiceInfo{Name: key.Name, Group: key.Group, LastRefTime: at, Hosts: snap.Encode(f, nacos.EncodeHosts).Bytes}
+	content := snap.Encode(f, nacos.EncodeHosts)
+	c.subscriber.Answered(key, snap, content)
+	return nacos.ServiceInfo{Name: key.Name, Group: key.Group, LastRefTime: at, Hosts: content.Bytes}
+}
+
+// fuzzyWatch starts or ends a watch of which services there are, or compares
+// what the client knows of them (grpc-protocol §3.9).
+func fuzzyWatch(_ *Server, c *conn, req *nacos.FuzzyWatchRequest) (*nacos.Payload, error) {
+	switch req.WatchType {
+	case nacos.WatchStart:
+		p, err := nacos.ParsePattern(req.GroupKeyPattern)
+		if err != nil {
+			return nil, invalid(err)
+		}
+		switch err := c.subscriber.Watch(req.GroupKeyPattern, p, req.ReceivedGroupKeys, req.Initializing); err {
+		case nil:
+		case push.ErrTooMany:
+			return nil, err
+		case push.ErrTooManyPatterns:
+			return nil, &refusal{typed: true, code: nacos.CodePatternOverLimit, text: err.Error()}
+		default: // it is watched all the same
+			return nil, &refusal{typed: true, code: nacos.CodeMatchOverLimit, text: err.Error()}
+		}
+	case nacos.WatchCancel:
+		c.subscriber.Unwatch(req.GroupKeyPattern)
+	default:
+		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.WatchType)
+	}
+	return nacos.FuzzyWatchResponse(req.RequestID), nil
 }
 
 // list pages through the services of a group, sorted by name (semantics S6,

@@ -14,6 +14,7 @@ import (
 type metrics struct {
 	requests           map[string]requestMetrics // by type; "other" for what is unknown
 	ends               map[registry.Cause]prometheus.Counter
+	refusals           map[string]prometheus.Counter // by the name of the limit
 	detections, resets prometheus.Counter
 	transports         atomic.Int64
 }
@@ -35,6 +36,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 	m := &metrics{
 		requests:   map[string]requestMetrics{},
 		ends:       map[registry.Cause]prometheus.Counter{},
+		refusals:   map[string]prometheus.Counter{},
 		detections: f.NewCounter(opts("detections_total", "Silent clients asked whether they live.")),
 		resets:     f.NewCounter(opts("resets_total", "Clients asked to connect to another node.")),
 	}
@@ -47,6 +49,10 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 	}
 	for _, c := range []registry.Cause{registry.CauseConnectionLost, registry.CauseIdle, registry.CauseNoAck, registry.CauseShutdown} {
 		m.ends[c] = ends.WithLabelValues(string(c))
+	}
+	refusals := f.NewCounterVec(opts("refused_total", "Connections and requests refused because of a limit."), []string{"limit"})
+	for _, name := range limitNames {
+		m.refusals[name] = refusals.WithLabelValues(name)
 	}
 	gauge := func(name, help string, v func() float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "grpc", Name: name, Help: help}, v)

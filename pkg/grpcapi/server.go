@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	_ "google.golang.org/grpc/encoding/gzip" // a client may compress (grpc-protocol §1.3)
@@ -47,6 +48,9 @@ type Options struct {
 	// lives, DetectionAnswer how long it may take to answer, IdleScan how
 	// often silent ones are looked for (semantics H3).
 	IdleAfter, DetectionAnswer, IdleScan time.Duration
+	// SendTimeout is how long a client may leave the server without credit to
+	// send, before its connection is closed.
+	SendTimeout time.Duration
 	// SetupWait is how long a request may wait for the setup that it has
 	// overtaken (grpc-protocol §0 rule 15).
 	SetupWait time.Duration
@@ -56,8 +60,20 @@ type Options struct {
 	// ResetGrace is how long a client that was asked to move keeps its
 	// transport: some SDKs move only when it is closed (grpc-protocol §2.7).
 	ResetGrace time.Duration
-	// MaxRequestBytes bounds one message (semantics H5).
-	MaxRequestBytes int
+	// SetupTimeout is how long a transport may live without a setup.
+	SetupTimeout time.Duration
+
+	// MaxRequestBytes bounds one message (semantics H5), MaxHeaderBytes the
+	// headers of a call, MaxStreams the calls of a transport under way.
+	MaxRequestBytes, MaxHeaderBytes, MaxStreams int
+	// MaxConnections and MaxPerAddress bound transports, all and those from
+	// one address. MaxSetupRate and MaxSetupRatePerAddress bound setups per
+	// second; twice as many may come at once.
+	MaxConnections, MaxPerAddress        int
+	MaxSetupRate, MaxSetupRatePerAddress int
+	// MaxSubscriptions and MaxInstances are the limits that the push engine
+	// and the registry enforce, for the texts of refusals.
+	MaxSubscriptions, MaxInstances int
 
 	Logger  *zap.Logger
 	Metrics prometheus.Registerer
@@ -68,39 +84,50 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		IdleAfter: 20 * time.Second, DetectionAnswer: 5 * time.Second, IdleScan: 3 * time.Second,
-		SetupWait:     time.Second,
+		SendTimeout: time.Minute, SetupWait: time.Second,
 		KeepaliveTime: 20 * time.Second, KeepaliveTimeout: 10 * time.Second, KeepaliveMin: 5 * time.Second,
-		ResetGrace:      2 * time.Second,
-		MaxRequestBytes: 10 << 20,
+		ResetGrace: 2 * time.Second, SetupTimeout: 30 * time.Second,
+		MaxRequestBytes: 10 << 20, MaxHeaderBytes: 64 << 10, MaxStreams: 1_000,
+		MaxConnections: 50_000, MaxPerAddress: 10_000, MaxSetupRate: 5_000, MaxSetupRatePerAddress: 2_000,
+		MaxSubscriptions: 10_000, MaxInstances: 20_000,
 	}
 }
 
 // A Server serves SDKs. Its methods may be called from any goroutine.
 type Server struct {
 	opts    Options
+	log     *zap.Logger // sampled: what it says, a client can make it say again
 	grpc    *grpc.Server
 	metrics *metrics
 	start   time.Time // lastActive counts from here
 
 	lastMillis atomic.Int64 // of the newest connection id
+	admission  admission
 	draining   atomic.Bool
 
 	mu    sync.Mutex
 	conns map[*conn]struct{} // registered ones
 
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+	senders sync.WaitGroup
 }
 
 // New makes a server; Serve starts it.
 func New(opts Options) *Server {
 	s := &Server{opts: opts, start: time.Now(), conns: map[*conn]struct{}{}}
+	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
+	}))
+	s.admission = newAdmission(opts)
 	s.metrics = newMetrics(opts.Metrics, s)
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(nacos.Codec{}),
 		grpc.Creds(newTransportCredentials()),
 		grpc.StatsHandler(connTagger{s}),
 		grpc.MaxRecvMsgSize(opts.MaxRequestBytes),
+		grpc.MaxHeaderListSize(uint32(opts.MaxHeaderBytes)),
+		grpc.MaxConcurrentStreams(uint32(opts.MaxStreams)),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: opts.KeepaliveTime, Timeout: opts.KeepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
@@ -153,6 +180,7 @@ func (s *Server) Stop(ctx context.Context) {
 	s.stop()
 	s.wg.Wait()
 	s.grpc.Stop()
+	s.senders.Wait() // no new ones: all connections have ended
 }
 
 func (s *Server) ready() bool {
@@ -185,6 +213,10 @@ func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.P
 		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeBadGateway, " invoke "+p.Type+" from sdk is forbidden")
 	case !s.ready() && !c.isRegistered():
 		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeInvalidServerStatus, nacos.MsgStarting)
+	case c.refused != nil:
+		// The first request of a client tells it why it is not served; the
+		// transport is closed a moment later.
+		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeOverThreshold, c.refused.Error())
 	case p.Type == nacos.TypeServerCheckRequest:
 		known = true
 		return nacos.ServerCheckResponse(c.id)
@@ -199,7 +231,17 @@ func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.P
 		return answer
 	}
 	var refusal *refusal
+	var limit *limitError
 	switch {
+	case errors.Is(err, push.ErrTooMany):
+		limit = &limitError{"max-subscriptions-per-connection", s.opts.MaxSubscriptions, "subscriptions and watches of one connection"}
+	case errors.Is(err, registry.ErrTooMany):
+		limit = &limitError{"max-instances-per-connection", s.opts.MaxInstances, "instances of one connection"}
+	}
+	switch {
+	case limit != nil:
+		s.refuse(limit)
+		return nacos.Failure(h.response, nacos.ResultFail, nacos.CodeOverThreshold, limit.Error())
 	case errors.As(err, &refusal) && refusal.typed:
 		return nacos.Failure(h.response, nacos.ResultFail, refusal.code, refusal.text)
 	case errors.As(err, &refusal):
@@ -215,17 +257,23 @@ func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.P
 }
 
 // stream serves the bidirectional stream: the setup first, acks later.
-func (s *Server) stream(stream grpc.ServerStream) error {
+func (s *Server) stream(stream grpc.ServerStream) (err error) {
 	// Some clients notice the end of a stream only after its headers, and
 	// tonic waits for them.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
 	c := connOf(stream.Context())
+	defer c.streamEnded(stream) // however it ends
+	defer func() {
+		if bug := recover(); bug != nil {
+			s.opts.Logger.Error("BUG: stream panicked", zap.String("connection", c.id), zap.Any("panic", bug), zap.ByteString("stack", debug.Stack()))
+			err = status.Error(codes.Internal, "internal error, see the server's log")
+		}
+	}()
 	for {
 		p := new(nacos.Payload)
 		if err := stream.RecvMsg(p); err != nil {
-			c.streamEnded(stream)
 			// Never end with OK: Python would not notice (grpc-protocol §0
 			// rule 12).
 			return status.Error(codes.Unavailable, "connection closed")
@@ -235,12 +283,16 @@ func (s *Server) stream(stream grpc.ServerStream) error {
 		case p.Type == nacos.TypeConnectionSetupRequest:
 			var setup nacos.ConnectionSetupRequest
 			if err := nacos.DecodeBody(p.Body, &setup); err != nil {
-				s.opts.Logger.Warn("connection setup cannot be decoded", zap.String("connection", c.id), zap.Error(err))
+				s.log.Warn("connection setup cannot be decoded", zap.String("connection", c.id), zap.Error(err))
 				return status.Error(codes.InvalidArgument, err.Error())
 			}
 			if !s.ready() {
 				c.closeTransport()
 				return status.Error(codes.Unavailable, nacos.MsgStarting)
+			}
+			if err := s.admission.setup(c); err != nil {
+				s.refuse(err)
+				return status.Error(codes.ResourceExhausted, err.Error())
 			}
 			c.setup(stream, &setup, p.ClientIP)
 		case p.Type == nacos.TypeErrorResponse || strings.HasSuffix(p.Type, "Response"):
@@ -256,18 +308,24 @@ func (s *Server) stream(stream grpc.ServerStream) error {
 	}
 }
 
-// idleLoop asks silent clients whether they live.
+// idleLoop asks silent clients whether they live, and drops those that do not
+// read.
 func (s *Server) idleLoop(ctx context.Context) {
 	t := time.NewTicker(s.opts.IdleScan)
 	defer t.Stop()
-	for {
+	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
+		stalled := time.Since(last) > s.opts.IdleScan+stall
+		last = time.Now()
 		for _, c := range s.registered() {
-			if c.idle() >= s.opts.IdleAfter {
+			switch {
+			case c.stuck() >= s.opts.SendTimeout && !stalled:
+				c.Drop(registry.CauseNoAck)
+			case c.idle() >= s.opts.IdleAfter:
 				c.detect()
 			}
 		}

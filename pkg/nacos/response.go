@@ -14,6 +14,7 @@ const (
 	CodeServerError         = 500
 	CodeNotImplemented      = 501
 	CodeBadGateway          = 502 // malformed request, forbidden sender
+	CodeOverThreshold       = 503 // over a limit
 	CodeClientDisconnected  = -401
 )
 

@@ -33,7 +33,7 @@ type Node struct {
 
 	mu   sync.Mutex
 	err  error
-	done chan struct{} // closed with the first failure, or by Stop
+	done chan struct{} // closed with the first failure
 }
 
 // A step is something to undo.
@@ -67,7 +67,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	n.later("data directory", func(context.Context) error { return dir.Close() })
 	clock := registry.NewClock(dir.Clock, opts.ClockOffset)
-	n.later("clock", func(context.Context) error { return dir.SaveClock(clock.Now()) })
 
 	// The listeners come early: a port in use is found before anything runs.
 	// Both must work, or clients that find one would miss the other (cases
@@ -91,16 +90,20 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	var engine *push.Engine
 	reg := registry.New(registry.Options{
 		Clock:           clock,
-		History:         registry.HistoryLimits{PerService: opts.HistoryPerService, Bytes: opts.HistoryBytes, KeepGone: opts.HistoryKeep.Milliseconds()},
+		History:         registry.HistoryLimits{PerService: opts.HistoryPerService, Bytes: int64(opts.HistoryBytes), KeepGone: opts.HistoryKeep.Milliseconds()},
 		EmptyServiceAge: opts.EmptyServiceAge.Milliseconds(),
 		OverrideAge:     opts.OverrideAge.Milliseconds(),
+		MaxPerClient:    opts.MaxInstancesPerConnection,
 		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
+		Presence:        func(key registry.ServiceKey) { engine.MarkPresence(key) },
 	})
+	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
 	engine = push.New(push.Options{
 		Source:    reg,
 		MinWindow: opts.PushWindow, MaxWindow: opts.PushWindowMax,
 		RetryAfter: opts.PushRetry, AckTimeout: opts.PushAckTimeout,
+		MaxPatterns: opts.MaxFuzzyPatterns, MaxMatches: opts.MaxFuzzyMatches, MaxPerSubscriber: opts.MaxSubscriptionsPerConnection,
 		Logger: log.Named("push"), Metrics: metrics,
 	})
 	engine.Start()
@@ -137,7 +140,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	every("sweep", opts.SweepPeriod, reg.Sweep)
 	every("clock", 5*time.Second, func() {
-		if err := dir.SaveClock(clock.Now()); err != nil {
+		if err := dir.SaveClock(reg.HighWater()); err != nil {
 			log.Error("the clock's high-water mark cannot be saved; after a restart with an earlier wall clock, clients may take lists for old", zap.Error(err))
 		}
 	})
@@ -146,6 +149,11 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
+	gs.SendTimeout, gs.SetupTimeout = opts.PushAckTimeout, opts.SetupTimeout
+	gs.MaxHeaderBytes, gs.MaxStreams = opts.MaxHeaderBytes, opts.MaxStreamsPerConnection
+	gs.MaxConnections, gs.MaxPerAddress = opts.MaxConnections, opts.MaxConnectionsPerAddress
+	gs.MaxSetupRate, gs.MaxSetupRatePerAddress = opts.MaxSetupRate, opts.MaxSetupRatePerAddress
+	gs.MaxSubscriptions, gs.MaxInstances = opts.MaxSubscriptionsPerConnection, opts.MaxInstancesPerConnection
 	gs.KeepaliveTime, gs.KeepaliveTimeout, gs.KeepaliveMin = opts.KeepaliveTime, opts.KeepaliveTimeout, opts.KeepaliveMin
 	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
 	gs.Logger, gs.Metrics = log.Named("grpc"), metrics

@@ -71,6 +71,9 @@ type Options struct {
 	// IdleScan is the time between two looks for silent connections. From 1ms
 	// to 1m, default 3s (semantics H3).
 	IdleScan time.Duration
+	// SetupTimeout is how long a transport may live without a set-up before it
+	// is closed. From 1s to 1h, default 30s.
+	SetupTimeout time.Duration
 	// SetupWait is how long a request waits for the set-up of its connection
 	// before it is refused: the two travel on different streams. From 1ms to
 	// 1m, default 1s.
@@ -112,7 +115,7 @@ type Options struct {
 	HistoryPerService int
 	// HistoryBytes bounds the memory of all history, as estimated. From 64 KiB
 	// to 64 GiB, default 64 MiB (design §4). Flag --history-bytes.
-	HistoryBytes int64
+	HistoryBytes int
 	// HistoryKeep is how long the history of a service outlives it. From 1ms
 	// to 720h, default 24h (design §4).
 	HistoryKeep time.Duration
@@ -125,10 +128,42 @@ type Options struct {
 	// Python and Rust SDKs move only when the transport closes).
 	DrainCloseDelay time.Duration
 
-	// MaxRequestBytes bounds one request, gRPC or HTTP. From 64 KiB to 1 GiB,
-	// default 10 MiB (what Nacos and its SDKs use, grpc-protocol §1.3). Flag
-	// --max-request-bytes.
+	// Limits protect a node from a client that runs wild. The defaults are
+	// meant for fleets behind one address (NAT, a proxy); what is refused is
+	// told which limit it met. [Options.Limits] has flags and ranges.
+
+	// MaxConnections bounds the SDK connections of the node, and apart from
+	// them the HTTP connections. Default 50,000: about 1.5 GiB of memory.
+	MaxConnections int
+	// MaxConnectionsPerAddress bounds both for one remote address. Default
+	// 10,000: a large site behind one NAT address.
+	MaxConnectionsPerAddress int
+	// MaxSetupRate bounds how many SDK connections are set up in a second,
+	// MaxSetupRatePerAddress those from one remote address; twice as many may
+	// come at once. Defaults 5,000 and 2,000: after a restart everybody comes
+	// back within seconds.
+	MaxSetupRate, MaxSetupRatePerAddress int
+	// MaxSubscriptionsPerConnection bounds the services and patterns that one
+	// connection follows. Default 10,000.
+	MaxSubscriptionsPerConnection int
+	// MaxInstancesPerConnection bounds what one connection publishes, in all
+	// services together. Default 20,000.
+	MaxInstancesPerConnection int
+	// MaxStreamsPerConnection bounds the requests of one connection that are
+	// under way at the same time. gRPC clients wait for their turn. Default
+	// 1,000.
+	MaxStreamsPerConnection int
+	// MaxRequestBytes bounds one request. Default 10 MiB (what Nacos and its
+	// SDKs use, grpc-protocol §1.3); a form of the HTTP API is bounded by 1 MiB
+	// as well.
 	MaxRequestBytes int
+	// MaxHeaderBytes bounds the headers of a request, gRPC or HTTP. Default
+	// 64 KiB.
+	MaxHeaderBytes int
+	// MaxFuzzyPatterns bounds the different patterns that are watched on the
+	// node, MaxFuzzyMatches the services that a client is told of when it
+	// starts to watch. Defaults 20 and 500 (as Nacos, semantics S10).
+	MaxFuzzyPatterns, MaxFuzzyMatches int
 
 	// ClockOffset is added to the wall clock: what a wrong clock does can be
 	// tried without touching the machine's. Hidden flag --clock-offset.
@@ -164,6 +199,7 @@ func DefaultOptions() Options {
 		ConnectionIdle:   20 * time.Second,
 		DetectionAnswer:  5 * time.Second,
 		IdleScan:         3 * time.Second,
+		SetupTimeout:     30 * time.Second,
 		SetupWait:        time.Second,
 		KeepaliveTime:    20 * time.Second,
 		KeepaliveTimeout: 10 * time.Second,
@@ -184,7 +220,11 @@ func DefaultOptions() Options {
 		DrainTimeout:    20 * time.Second,
 		DrainCloseDelay: 2 * time.Second,
 
-		MaxRequestBytes: 10 << 20,
+		MaxConnections: 50_000, MaxConnectionsPerAddress: 10_000,
+		MaxSetupRate: 5_000, MaxSetupRatePerAddress: 2_000,
+		MaxSubscriptionsPerConnection: 10_000, MaxInstancesPerConnection: 20_000,
+		MaxStreamsPerConnection: 1_000, MaxRequestBytes: 10 << 20, MaxHeaderBytes: 64 << 10,
+		MaxFuzzyPatterns: 20, MaxFuzzyMatches: 500,
 	}
 }
 
@@ -208,6 +248,7 @@ func (o *Options) Timers() []Timer {
 		{"connection-idle", &o.ConnectionIdle, ms, time.Hour, "a gRPC connection silent for so long is asked whether it lives"},
 		{"detection-answer", &o.DetectionAnswer, ms, time.Hour, "how long its answer may take"},
 		{"idle-scan", &o.IdleScan, ms, time.Minute, "time between two looks for silent connections"},
+		{"setup-timeout", &o.SetupTimeout, time.Second, time.Hour, "how long a transport may live without a set-up"},
 		{"setup-wait", &o.SetupWait, ms, time.Minute, "how long a request waits for the set-up of its connection"},
 		{"keepalive-time", &o.KeepaliveTime, time.Second, day, "silence after which the server pings a gRPC connection"},
 		{"keepalive-timeout", &o.KeepaliveTimeout, ms, time.Hour, "how long the answer to such a ping may take"},
@@ -221,6 +262,34 @@ func (o *Options) Timers() []Timer {
 		{"history-keep", &o.HistoryKeep, ms, 30 * day, "how long the history of a removed service is kept"},
 		{"drain-timeout", &o.DrainTimeout, ms, 10 * time.Minute, "how long a clean stop may take"},
 		{"drain-close-delay", &o.DrainCloseDelay, ms, 10 * time.Minute, "time between asking a client to move and closing its connection"},
+	}
+}
+
+// A Limit is one number of the options.
+type Limit struct {
+	Flag     string // without dashes; also the key in the configuration file
+	Value    *int
+	Min, Max int
+	Usage    string
+}
+
+// Limits lists every number of o that bounds something.
+func (o *Options) Limits() []Limit {
+	const many = 10_000_000
+	return []Limit{
+		{"max-connections", &o.MaxConnections, 1, many, "SDK connections of the node, and HTTP connections of the node"},
+		{"max-connections-per-address", &o.MaxConnectionsPerAddress, 1, many, "the same from one remote address"},
+		{"max-setup-rate", &o.MaxSetupRate, 1, many, "SDK connections set up in a second; twice as many at once"},
+		{"max-setup-rate-per-address", &o.MaxSetupRatePerAddress, 1, many, "the same from one remote address"},
+		{"max-subscriptions-per-connection", &o.MaxSubscriptionsPerConnection, 1, many, "services and patterns that one connection follows"},
+		{"max-instances-per-connection", &o.MaxInstancesPerConnection, 1, many, "instances that one connection publishes"},
+		{"max-streams-per-connection", &o.MaxStreamsPerConnection, 10, 1 << 20, "requests of one connection under way at the same time"},
+		{"max-request-bytes", &o.MaxRequestBytes, 64 << 10, 1 << 30, "size of one request"},
+		{"max-header-bytes", &o.MaxHeaderBytes, 4 << 10, 16 << 20, "size of the headers of one request"},
+		{"max-fuzzy-patterns", &o.MaxFuzzyPatterns, 0, many, "different patterns of fuzzy watches on the node"},
+		{"max-fuzzy-matches", &o.MaxFuzzyMatches, 1, many, "services that a fuzzy watch is told of at its start"},
+		{"history-per-service", &o.HistoryPerService, 1, 1 << 16, "events that are kept for one service"},
+		{"history-bytes", &o.HistoryBytes, 64 << 10, 64 << 30, "memory for all history, estimated"},
 	}
 }
 
@@ -278,14 +347,11 @@ func (o *Options) Validate() error {
 		wrong("drain-close-delay", "%v: must not be above --drain-timeout %v", o.DrainCloseDelay, o.DrainTimeout)
 	}
 
-	inRange := func(flag string, v, low, high int64) {
-		if v < low || v > high {
-			wrong(flag, "%d: must be from %d to %d", v, low, high)
+	for _, l := range o.Limits() {
+		if *l.Value < l.Min || *l.Value > l.Max {
+			wrong(l.Flag, "%d: must be from %d to %d", *l.Value, l.Min, l.Max)
 		}
 	}
-	inRange("history-per-service", int64(o.HistoryPerService), 1, 1<<16)
-	inRange("history-bytes", o.HistoryBytes, 64<<10, 64<<30)
-	inRange("max-request-bytes", int64(o.MaxRequestBytes), 64<<10, 1<<30)
 
 	if o.Listen == nil {
 		o.Listen = net.Listen

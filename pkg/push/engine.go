@@ -11,12 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
 // A Source has the pictures to push; *registry.Registry is one.
 type Source interface {
 	Snapshot(registry.ServiceKey) *registry.Snapshot
+	// Present and PresentIn are for watches: whether there is a service, and
+	// which there are in a namespace.
+	Present(registry.ServiceKey) bool
+	PresentIn(namespace string) []registry.ServiceKey
 	// Serve returns the newest snapshot and the lastRefTime to send with it.
 	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
 }
@@ -41,14 +46,22 @@ type Options struct {
 	// AckTimeout is how long a client may leave pushes unacknowledged before
 	// its connection is dropped, so that it connects and subscribes anew.
 	AckTimeout time.Duration
-	Logger     *zap.Logger
-	Metrics    prometheus.Registerer
+	// MaxPatterns bounds the different patterns watched on this node,
+	// MaxMatches the services that a client is told of when it starts to
+	// watch one (semantics S10).
+	MaxPatterns, MaxMatches int
+	// MaxPerSubscriber bounds the services and patterns that one connection
+	// follows; 0: no bound.
+	MaxPerSubscriber int
+	Logger           *zap.Logger
+	Metrics          prometheus.Registerer
 }
 
-// DefaultOptions are those of design §7. Source, Logger and Metrics are the
+// DefaultOptions are those of design §7, and Nacos' limits. Source, Logger and Metrics are the
 // caller's.
 func DefaultOptions() Options {
-	return Options{MinWindow: 100 * time.Millisecond, MaxWindow: 2 * time.Second, RetryAfter: time.Second, AckTimeout: time.Minute}
+	return Options{MinWindow: 100 * time.Millisecond, MaxWindow: 2 * time.Second, RetryAfter: time.Second, AckTimeout: time.Minute,
+		MaxPatterns: 20, MaxMatches: 500}
 }
 
 // An Engine pushes. Its methods may be called from any goroutine.
@@ -57,7 +70,8 @@ type Engine struct {
 	metrics *metrics
 	ids     atomic.Uint64 // request ids; unique in the process, so on every connection
 
-	shards [8]shard
+	shards  [8]shard
+	watches watchIndex
 
 	mu          sync.Mutex
 	subscribers map[*Subscriber]struct{}
@@ -133,6 +147,7 @@ func (f *fanout) duration() time.Duration {
 // New makes an engine that does nothing before Start.
 func New(opts Options) *Engine {
 	e := &Engine{opts: opts, subscribers: map[*Subscriber]struct{}{}}
+	e.watches.patterns = map[nacos.Pattern]map[*watch]struct{}{}
 	e.metrics = newMetrics(opts.Metrics, e)
 	for i := range e.shards {
 		e.shards[i].topics = map[registry.ServiceKey]*topic{}
@@ -384,7 +399,9 @@ func (e *Engine) ackLoop(ctx context.Context) {
 		}
 		e.mu.Unlock()
 		for _, s := range subs {
-			if s.silent(e.opts.AckTimeout) {
+			// As of the tick: a stall in the middle of this loop must not be
+			// taken for the clients'.
+			if s.silent(last, e.opts.AckTimeout) {
 				e.metrics.dropped.Inc()
 				s.conn.Drop(registry.CauseNoAck)
 			}

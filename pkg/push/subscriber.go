@@ -1,6 +1,8 @@
 package push
 
 import (
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,15 +20,25 @@ type Subscriber struct {
 	mu      sync.Mutex
 	closed  bool
 	subs    map[registry.ServiceKey]*subscription
-	dirty   []*subscription          // each once, in the order they became dirty
-	pending map[uint64]*subscription // pushes under way, by request id
-	busy    bool                     // between Next and Sent: the transport may be without credit
+	dirty   []*subscription           // each once, in the order they became dirty
+	pending map[uint64]pendingMessage // sent and not acknowledged, by request id
+	busy    bool                      // between Next and Sent: the transport may be without credit
+
+	watches    map[string]*watch // by the pattern as the client wrote it
+	watchQueue []*watch          // that have something to send, each once
 
 	// What Next gave out last; the sender's goroutine only.
 	sending struct {
 		fanout *fanout
 		marked time.Time
 	}
+}
+
+// A pendingMessage is told the client's answer, and takes the id and what else
+// is settled by it out of pending. It reports whether the sender is to be
+// woken.
+type pendingMessage interface {
+	settleLocked(id uint64, ok bool) (wake bool)
 }
 
 // A subscription is one service of one subscriber; guarded by its mutex, but
@@ -43,14 +55,19 @@ type subscription struct {
 	fanout *fanout   // of the push that it waits to send, while dirty
 	marked time.Time // when the change came that it waits to send
 
-	pushed registry.Stamp
-	hash   uint64 // of the content pushed last
-	sent   bool   // anything at all
+	pushed registry.Stamp // nothing newer would bring the client anything
+	hash   uint64         // of the content pushed last
+	sent   bool           // anything at all
+	// answered is when the client was last given other content than the last
+	// push, in an answer; zero: not since that push. What the client shows
+	// then is anybody's guess: some SDKs use an answer and some drop it.
+	answered time.Time
 
 	out     []outstanding // oldest first
 	acked   registry.Stamp
-	retried bool
-	timer   *time.Timer // first push, or retry
+	retried bool        // the content pushed last
+	timer   *time.Timer // first push, or the push after an answer
+	retry   *time.Timer
 }
 
 // An outstanding push waits for its ack.
@@ -86,19 +103,23 @@ func (e *Engine) Attach(id string, conn Conn) *Subscriber {
 // (grpc-protocol §0 rule 10). That push waits one merge window, so that it
 // cannot overtake the answer of the request that asked for it.
 //
-// It must be called before the answer's snapshot is taken: then a change is
-// either in the answer or pushed.
-func (s *Subscriber) Subscribe(key registry.ServiceKey, clusters string) {
+// It must be called before the answer's snapshot is taken, and Answered
+// after: then a change is either in the answer or pushed.
+//
+// Beyond [Options.MaxPerSubscriber] it returns [ErrTooMany] and does nothing.
+func (s *Subscriber) Subscribe(key registry.ServiceKey, clusters string) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		s.mu.Unlock()
-		return
+		return nil
 	}
 	filter := registry.Filter{Clusters: clusters}
 	if sub := s.subs[key]; sub != nil {
 		sub.filter = filter
-		s.mu.Unlock()
-		return
+		return nil
+	}
+	if s.fullLocked() {
+		return ErrTooMany
 	}
 	sub := &subscription{subscriber: s, key: key, filter: filter}
 	sub.timer = time.AfterFunc(s.engine.opts.MinWindow, func() { s.offer(sub, offer{}) })
@@ -109,7 +130,49 @@ func (s *Subscriber) Subscribe(key registry.ServiceKey, clusters string) {
 	// Under the lock, so that a Close or Unsubscribe that follows finds it.
 	// The engine never takes a subscriber's lock while it holds a shard's.
 	s.engine.addSubscription(sub)
+	return nil
+}
+
+// ErrTooMany says that a connection follows as many services and patterns as
+// it may.
+var ErrTooMany = errors.New("too many subscriptions and watches of one connection")
+
+func (s *Subscriber) fullLocked() bool {
+	limit := s.engine.opts.MaxPerSubscriber
+	return limit > 0 && len(s.subs)+len(s.watches) >= limit
+}
+
+// Answered says that the client was given this content of a service in the
+// answer to a request. If it subscribes to the service and the content is not
+// what it was pushed last, the next picture is pushed whatever it is: the
+// client may show either.
+func (s *Subscriber) Answered(key registry.ServiceKey, snap *registry.Snapshot, content *registry.Encoding) {
+	s.mu.Lock()
+	sub := s.subs[key]
+	if sub == nil || !sub.sent || sub.hash == content.Hash {
+		s.mu.Unlock() // the first push is still to come, or all is well
+		return
+	}
+	sub.answered = time.Now()
 	s.mu.Unlock()
+	if s.engine.opts.Source.Snapshot(key).Version != snap.Version {
+		// It changed meanwhile, and may have been found unchanged to what was
+		// pushed before sub.answered was set.
+		s.pushAgain(sub)
+	}
+}
+
+// pushAgain looks at a subscription one window later.
+func (s *Subscriber) pushAgain(sub *subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sub.gone {
+		return
+	}
+	sub.timer.Stop()
+	sub.timer = time.AfterFunc(s.engine.opts.MinWindow, func() {
+		s.offer(sub, offer{snap: s.engine.opts.Source.Snapshot(sub.key)})
+	})
 }
 
 // Unsubscribe ends a subscription, whatever its clusters.
@@ -122,14 +185,7 @@ func (s *Subscriber) Unsubscribe(key registry.ServiceKey) {
 	}
 }
 
-// Subscribed reports how many services the connection subscribes to.
-func (s *Subscriber) Subscribed() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.subs)
-}
-
-// Close ends all subscriptions.
+// Close ends all subscriptions and watches.
 func (s *Subscriber) Close() {
 	s.engine.mu.Lock()
 	delete(s.engine.subscribers, s)
@@ -140,14 +196,18 @@ func (s *Subscriber) Close() {
 	for _, sub := range s.subs {
 		s.endLocked(sub)
 	}
-	s.subs, s.dirty, s.pending = nil, nil, nil
+	for _, w := range s.watches {
+		s.endWatchLocked(w)
+	}
+	s.subs, s.dirty, s.watches, s.watchQueue, s.pending = nil, nil, nil, nil, nil
 }
 
 func (s *Subscriber) endLocked(sub *subscription) {
 	sub.gone = true
-	if sub.timer != nil {
-		sub.timer.Stop()
+	if sub.dirty && !s.closed {
+		s.dirty = slices.DeleteFunc(s.dirty, func(o *subscription) bool { return o == sub })
 	}
+	sub.stopTimers()
 	sub.fanout.done()
 	sub.fanout = nil
 	for _, o := range sub.out {
@@ -156,13 +216,37 @@ func (s *Subscriber) endLocked(sub *subscription) {
 	s.engine.removeSubscription(sub)
 }
 
+func (s *subscription) stopTimers() {
+	s.timer.Stop()
+	if s.retry != nil {
+		s.retry.Stop()
+	}
+}
+
 func (s *Subscriber) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sub := range s.subs {
-		if sub.timer != nil {
-			sub.timer.Stop()
+		sub.stopTimers()
+	}
+	for _, w := range s.watches {
+		w.timer.Stop()
+	}
+}
+
+// has reports whether the client has the content for sure.
+func (s *subscription) has(hash uint64) bool {
+	return s.sent && s.hash == hash && s.answered.IsZero()
+}
+
+// upTo says that the client needs nothing of a version: it brings nothing that
+// it has not been pushed.
+func (s *subscription) upTo(v registry.Stamp) {
+	if v > s.pushed {
+		if s.acked == s.pushed {
+			s.acked = v
 		}
+		s.pushed = v
 	}
 }
 
@@ -171,16 +255,16 @@ func (s *Subscriber) stopTimers() {
 func (s *Subscriber) offer(sub *subscription, o offer) {
 	s.mu.Lock()
 	filter := sub.filter
-	if s.busy {
-		o.fanout.done()
-		o.fanout = nil
-	}
 	s.mu.Unlock()
 	var content uint64
 	if o.snap != nil {
 		content = o.snap.Encode(filter, nacos.EncodeHosts).Hash
 	}
 	s.mu.Lock()
+	if s.busy { // since before the lock was let go, or not: it does not matter
+		o.fanout.done()
+		o.fanout = nil
+	}
 	switch {
 	case sub.gone:
 		o.fanout.done()
@@ -189,8 +273,9 @@ func (s *Subscriber) offer(sub *subscription, o offer) {
 		sub.fanout = o.fanout
 		sub.forced = sub.forced || o.snap == nil
 		s.engine.metrics.superseded.Inc()
-	case o.snap != nil && sub.sent && sub.hash == content:
+	case o.snap != nil && sub.filter == filter && sub.has(content):
 		o.fanout.done()
+		sub.upTo(o.snap.Version)
 		s.engine.metrics.unchanged.Inc()
 	default:
 		sub.dirty, sub.fanout, sub.marked, sub.forced = true, o.fanout, o.marked, o.snap == nil
@@ -206,26 +291,22 @@ func (s *Subscriber) offer(sub *subscription, o offer) {
 func (s *Subscriber) Pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.dirty) > 0
+	return len(s.dirty)+len(s.watchQueue) > 0
 }
 
-// Next takes a service from the dirty set and returns its newest picture to
-// send, or nil if there is nothing to send. After it is sent, Sent is to be
-// called before the next Next.
+// Next returns what to send next, or nil if there is nothing: the newest
+// picture of a dirty service, or what a watch has to tell. After it is sent,
+// Sent is to be called before the next Next.
 func (s *Subscriber) Next() *nacos.Payload {
 	for {
 		s.mu.Lock()
 		if len(s.dirty) == 0 {
 			s.dirty = nil // let a burst's backing array go
 			s.mu.Unlock()
-			return nil
+			return s.nextWatch()
 		}
 		sub := s.dirty[0]
 		s.dirty = s.dirty[1:]
-		if sub.gone {
-			s.mu.Unlock()
-			continue
-		}
 		// From here on a change makes it dirty again.
 		sub.dirty = false
 		forced, filter := sub.forced, sub.filter
@@ -237,24 +318,35 @@ func (s *Subscriber) Next() *nacos.Payload {
 		enc := snap.Encode(filter, nacos.EncodeHosts)
 
 		s.mu.Lock()
-		if sub.gone || !forced && sub.sent && sub.hash == enc.Hash {
+		if sub.gone || !forced && sub.has(enc.Hash) {
+			sub.upTo(snap.Version)
 			f.done()
 			s.mu.Unlock()
 			continue
 		}
-		id := s.engine.ids.Add(1)
+		if sub.hash != enc.Hash {
+			sub.retried = false
+		}
 		sub.pushed, sub.hash, sub.sent = snap.Version, enc.Hash, true
+		again := false
+		if !sub.answered.IsZero() || sub.filter != filter {
+			// An answer that was on its way when this was made may arrive
+			// after it, and then overwrites it. So once more, later.
+			if again = time.Since(sub.answered) < s.engine.opts.MinWindow || sub.filter != filter; !again {
+				sub.answered = time.Time{}
+			}
+		}
+		id := s.engine.ids.Add(1)
 		if len(sub.out) == maxOutstanding {
 			delete(s.pending, sub.out[1].id)
-			sub.out = append(sub.out[:1], sub.out[2:]...) // the oldest keeps the age
+			sub.out = slices.Delete(sub.out, 1, 2) // the oldest keeps the age
 		}
 		sub.out = append(sub.out, outstanding{id, snap.Version, time.Now()})
-		if s.pending == nil {
-			s.pending = map[uint64]*subscription{}
-		}
-		s.pending[id] = sub
-		s.busy = true
+		s.pendingLocked(id, sub)
 		s.mu.Unlock()
+		if again {
+			s.pushAgain(sub)
+		}
 		s.sending.fanout, s.sending.marked = f, marked
 		return nacos.NotifySubscriberRequest(nacos.ServiceInfo{
 			Name: sub.key.Name, Group: sub.key.Group, Clusters: &filter.Clusters, LastRefTime: at, Hosts: enc.Bytes,
@@ -262,10 +354,20 @@ func (s *Subscriber) Next() *nacos.Payload {
 	}
 }
 
+func (s *Subscriber) pendingLocked(id uint64, m pendingMessage) {
+	if s.pending == nil {
+		s.pending = map[uint64]pendingMessage{}
+	}
+	s.pending[id] = m
+	s.busy = true
+}
+
 // Sent says that the last payload of Next was handed to the transport, or (ok
 // false) that the transport has gone.
 func (s *Subscriber) Sent(ok bool) {
 	s.sending.fanout.done()
+	marked := s.sending.marked
+	s.sending.fanout, s.sending.marked = nil, time.Time{}
 	s.mu.Lock()
 	s.busy = false
 	s.mu.Unlock()
@@ -273,8 +375,8 @@ func (s *Subscriber) Sent(ok bool) {
 		return
 	}
 	s.engine.metrics.sent.Inc()
-	if !s.sending.marked.IsZero() {
-		s.engine.metrics.markToSend.Observe(time.Since(s.sending.marked).Seconds())
+	if !marked.IsZero() {
+		s.engine.metrics.markToSend.Observe(time.Since(marked).Seconds())
 	}
 }
 
@@ -282,48 +384,72 @@ func (s *Subscriber) Sent(ok bool) {
 // of them.
 func (e *Engine) NextID() uint64 { return e.ids.Add(1) }
 
-// Acked takes a client's answer to the push with the given id and reports
-// whether there was such a push. It also settles the earlier ones of the same
-// service: their answers need not come. A refused push is sent again once.
+// Acked takes a client's answer to the message with the given id and reports
+// whether there was such a message. What was refused is sent again once.
 func (s *Subscriber) Acked(id uint64, ok bool) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	sub := s.pending[id]
-	if sub == nil {
+	m := s.pending[id]
+	if m == nil {
+		s.mu.Unlock()
 		return false
 	}
-	for i, o := range sub.out {
-		delete(s.pending, o.id)
-		if o.id != id {
-			continue
-		}
-		sub.out = append(sub.out[:0], sub.out[i+1:]...)
-		s.engine.metrics.sendToAck.Observe(time.Since(o.at).Seconds())
-		if ok {
-			sub.acked, sub.retried = o.version, false
-			s.engine.metrics.acked.Inc()
-		}
-		break
-	}
-	if !ok {
+	if ok {
+		s.engine.metrics.acked.Inc()
+	} else {
 		s.engine.metrics.refused.Inc()
-		if !sub.retried {
-			sub.retried = true
-			sub.timer = time.AfterFunc(s.engine.opts.RetryAfter, func() { s.offer(sub, offer{}) })
-		}
+	}
+	wake := m.settleLocked(id, ok)
+	s.mu.Unlock()
+	if wake {
+		s.conn.Wake()
 	}
 	return true
 }
 
-// silent reports whether a push has waited for its ack for longer than d.
-func (s *Subscriber) silent(d time.Duration) bool {
+// settleLocked implements pendingMessage. It also settles the earlier pushes
+// of the service: their answers need not come.
+func (s *subscription) settleLocked(id uint64, ok bool) (wake bool) {
+	e := s.subscriber.engine
+	for i, o := range s.out {
+		delete(s.subscriber.pending, o.id)
+		if o.id != id {
+			continue
+		}
+		s.out = slices.Delete(s.out, 0, i+1)
+		e.metrics.sendToAck.Observe(time.Since(o.at).Seconds())
+		if ok {
+			s.acked = max(s.acked, o.version)
+		}
+		break
+	}
+	switch {
+	case ok:
+		s.retried = false
+		if s.retry != nil {
+			s.retry.Stop() // of an older one
+		}
+	case !s.retried:
+		s.retried = true
+		s.retry = time.AfterFunc(e.opts.RetryAfter, func() { s.subscriber.offer(s, offer{}) })
+	}
+	return false
+}
+
+// silent reports whether at the given time a message had waited for its ack
+// for longer than d.
+func (s *Subscriber) silent(now time.Time, d time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.pending) == 0 {
 		return false
 	}
 	for _, sub := range s.subs {
-		if len(sub.out) > 0 && time.Since(sub.out[0].at) > d {
+		if len(sub.out) > 0 && now.Sub(sub.out[0].at) > d {
+			return true
+		}
+	}
+	for _, w := range s.watches {
+		if len(w.out) > 0 && now.Sub(w.out[0].at) > d {
 			return true
 		}
 	}

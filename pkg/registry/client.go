@@ -26,17 +26,21 @@ type Client struct {
 
 	mu       sync.Mutex
 	closed   bool
-	services map[ServiceKey]struct{} // in which it has a publication
+	services map[ServiceKey]int // in which it has a publication: how many instances
+	total    int                // of those
 }
 
 // Open makes a client that publishes nothing yet. The id appears in snapshots
 // and history; it should be unique among the clients of the cluster.
 func (r *Registry) Open(id string, kind Kind) *Client {
-	return &Client{registry: r, id: id, kind: kind, services: map[ServiceKey]struct{}{}}
+	return &Client{registry: r, id: id, kind: kind, services: map[ServiceKey]int{}}
 }
 
 // ID is the id given to Open.
 func (c *Client) ID() string { return c.id }
+
+// ErrTooMany says that a client has reached its number of instances.
+var ErrTooMany = errors.New("too many instances of one client")
 
 // ErrClientClosed says that a client has gone meanwhile (semantics D13).
 var ErrClientClosed = errors.New("client is closed")
@@ -50,6 +54,9 @@ var ErrClientClosed = errors.New("client is closed")
 // no new snapshot, no call of Changed. Otherwise the registration clock of
 // what is new or different becomes now; the rest keeps its own.
 //
+// With more than [Options.MaxPerClient] instances in all services together the
+// client gets [ErrTooMany], and nothing changes.
+//
 // The registry keeps the instances; the caller must not change them.
 func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) error {
 	r := c.registry
@@ -58,16 +65,22 @@ func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) err
 		c.mu.Unlock()
 		return ErrClientClosed
 	}
-	c.services[key] = struct{}{}
+	// An empty batch counts as one, or there could be any number of them.
+	n := max(1, len(instances))
+	if limit := r.opts.MaxPerClient; limit > 0 && c.total-c.services[key]+n > limit {
+		c.mu.Unlock()
+		return ErrTooMany
+	}
+	c.total += n - c.services[key]
+	c.services[key] = n
 	sh := r.shard(key)
 	sh.mu.Lock()
 	s := r.serviceLocked(sh, key)
-	changed := r.registerLocked(sh, s, c, instances, batch)
+	first := len(s.publications) == 0
+	tell := news{changed: r.registerLocked(sh, s, c, instances, batch), presence: first}
 	sh.mu.Unlock()
 	c.mu.Unlock()
-	if changed {
-		r.changed(key)
-	}
+	r.tell(key, tell)
 	return nil
 }
 
@@ -89,13 +102,13 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 		is, still := wanted[k]
 		switch {
 		case !still:
-			s.dropClaim(was)
+			s.dropClaim(was, now)
 			went = append(went, k)
 		case is.equal(was.instance) && s.winner(k) == was:
 			pub.claims = append(pub.claims, was)
 			delete(wanted, k)
 		default: // changed, or not visible: hidden, or another client's is newer
-			s.dropClaim(was)
+			s.dropClaim(was, now)
 		}
 	}
 	for _, i := range instances {
@@ -112,8 +125,8 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 		return false
 	}
 	s.touched = now
-	changed := r.showLocked(sh, s, went, now, CauseReplaced, c.id)
-	return r.showLocked(sh, s, came, now, CauseRegistered, c.id) || changed
+	// One picture: a reader must not see the service without either.
+	return r.showLocked(sh, s, append(went, came...), now, CauseRegistered, c.id)
 }
 
 // Deregister withdraws what the client publishes for the service. Of a batch
@@ -148,26 +161,24 @@ func (c *Client) Remove(key ServiceKey, cause Cause) {
 
 func (c *Client) withdraw(key ServiceKey, cause Cause, which func(*publication) []*claim) {
 	c.mu.Lock()
-	changed := c.withdrawLocked(key, cause, which)
+	n := c.withdrawLocked(key, cause, which)
 	c.mu.Unlock()
-	if changed {
-		c.registry.changed(key)
-	}
+	c.registry.tell(key, n)
 }
 
-func (c *Client) withdrawLocked(key ServiceKey, cause Cause, which func(*publication) []*claim) (changed bool) {
+func (c *Client) withdrawLocked(key ServiceKey, cause Cause, which func(*publication) []*claim) news {
 	r := c.registry
 	sh := r.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	s := sh.services[key]
 	if s == nil || s.publications[c] == nil {
-		return false
+		return news{}
 	}
 	pub := s.publications[c]
 	going := which(pub)
 	if len(going) == 0 && len(pub.claims) > 0 {
-		return false
+		return news{}
 	}
 	now := r.opts.Clock.Now()
 	s.touched = now
@@ -175,23 +186,29 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, which func(*publica
 	for _, cl := range going {
 		k := cl.instance.InstanceKey
 		keys = append(keys, k)
-		s.dropClaim(cl)
+		s.dropClaim(cl, now)
 		if cause == CauseDeregistered {
 			delete(s.overrides, k)
 			for _, other := range s.claims[k] {
-				other.hidden = other.hidden || other.client.kind == c.kind
+				other.hidden = other.hidden || other.client.kind == c.kind && other.since < cl.since
 			}
 		}
 	}
-	left := slices.DeleteFunc(slices.Clone(pub.claims), func(cl *claim) bool { return slices.Contains(going, cl) })
+	var left []*claim
+	if len(going) < len(pub.claims) {
+		left = slices.DeleteFunc(slices.Clone(pub.claims), func(cl *claim) bool { return slices.Contains(going, cl) })
+	}
 	if len(left) == 0 {
 		delete(s.publications, c)
+		c.total -= c.services[key]
 		delete(c.services, key)
 		r.publications.Add(-1)
 	} else {
+		c.total -= c.services[key] - len(left)
+		c.services[key] = len(left)
 		s.publications[c] = &publication{batch: pub.batch, claims: left}
 	}
-	return r.showLocked(sh, s, keys, now, cause, c.id)
+	return news{changed: r.showLocked(sh, s, keys, now, cause, c.id), presence: len(s.publications) == 0}
 }
 
 // SetHealthy changes the health of everything the client publishes for a
@@ -243,16 +260,14 @@ func (c *Client) Published(key ServiceKey) ([]*Instance, bool) {
 // Close withdraws everything the client publishes; later calls of Register
 // fail. Closing twice is harmless.
 func (c *Client) Close(cause Cause) {
-	var changed []ServiceKey
+	all := map[ServiceKey]news{}
 	c.mu.Lock()
 	c.closed = true
 	for _, key := range slices.Collect(maps.Keys(c.services)) {
-		if c.withdrawLocked(key, cause, func(p *publication) []*claim { return p.claims }) {
-			changed = append(changed, key)
-		}
+		all[key] = c.withdrawLocked(key, cause, func(p *publication) []*claim { return p.claims })
 	}
 	c.mu.Unlock()
-	for _, key := range changed {
-		c.registry.changed(key)
+	for key, n := range all {
+		c.registry.tell(key, n)
 	}
 }

@@ -80,7 +80,7 @@ func (c *Clock) Adopt(s Stamp) {
 // back.
 func (c *Clock) millisLocked() int64 {
 	now := time.Now()
-	mono := c.start.UnixMilli() + now.Sub(c.start).Milliseconds()
+	mono := c.start.Add(c.skew).UnixMilli() + now.Sub(c.start).Milliseconds()
 	if ahead := now.Add(c.skew).UnixMilli() - mono - c.offset; ahead > 0 {
 		c.offset += ahead
 	}

@@ -1,6 +1,9 @@
 package registry
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // A Cause says why an instance came, changed or went.
 type Cause string
@@ -65,24 +68,28 @@ func (e *Event) size() int64 {
 	return n
 }
 
-// record appends an event. What is over the limits goes, oldest first; the
-// bytes are a budget of all services, and whoever records over it gives up
-// events of its own, so that one busy service cannot empty the others.
-func (r *Registry) record(h *history, e Event) {
-	h.events = append(h.events, e)
-	size := e.size()
+// record appends events, and drops the oldest of the service beyond its limit.
+// The budget of all services together is Sweep's business; only when it is
+// far exceeded before that comes, whoever records keeps no more than the
+// newest event.
+func (r *Registry) record(h *history, events []Event) {
+	size := int64(0)
+	for i := range events {
+		size += events[i].size()
+	}
+	h.events = append(h.events, events...)
 	h.bytes += size
-	total := r.historyBytes.Add(size)
-	limit := r.opts.History
-	drop := max(0, len(h.events)-limit.PerService)
-	for i := 0; i < drop; i++ {
-		total -= h.events[i].size()
+	keep := r.opts.History.PerService
+	if r.historyBytes.Add(size) > 2*r.opts.History.Bytes {
+		keep = 1
 	}
-	for total > limit.Bytes && drop < len(h.events)-1 {
-		total -= h.events[drop].size()
-		drop++
-	}
-	if drop == 0 {
+	r.keep(h, keep)
+}
+
+// keep drops all but the newest n events.
+func (r *Registry) keep(h *history, n int) {
+	drop := len(h.events) - n
+	if drop <= 0 {
 		return
 	}
 	freed := int64(0)
@@ -91,9 +98,55 @@ func (r *Registry) record(h *history, e Event) {
 	}
 	h.bytes -= freed
 	r.historyBytes.Add(-freed)
-	// Dropping a quarter more at a time would save copies; 256 events are
-	// one short copy.
 	h.events = slices.Delete(h.events, 0, drop)
+}
+
+// trimHistory brings all histories together under their budget: first go
+// those of services that are gone, the longest gone first, then the older half
+// of the longest ones, until it fits.
+func (r *Registry) trimHistory() {
+	limit := r.opts.History.Bytes
+	if r.historyBytes.Load() <= limit {
+		return
+	}
+	type goner struct {
+		key ServiceKey
+		at  Stamp
+	}
+	var gone []goner
+	r.eachHistory(func(key ServiceKey, h *history) {
+		if h.gone != 0 {
+			gone = append(gone, goner{key, h.gone})
+		}
+	})
+	slices.SortFunc(gone, func(a, b goner) int { return cmp.Compare(a.at, b.at) })
+	for _, g := range gone {
+		if r.historyBytes.Load() <= limit {
+			return
+		}
+		sh := r.shard(g.key)
+		sh.mu.Lock()
+		if h := sh.history[g.key]; h != nil && h.gone == g.at { // it is not back
+			r.historyBytes.Add(-h.bytes)
+			delete(sh.history, g.key)
+		}
+		sh.mu.Unlock()
+	}
+	for n := r.opts.History.PerService / 2; n > 0 && r.historyBytes.Load() > limit; n /= 2 {
+		r.eachHistory(func(_ ServiceKey, h *history) { r.keep(h, n) })
+	}
+}
+
+// eachHistory calls f for every history, under its shard's lock.
+func (r *Registry) eachHistory(f func(ServiceKey, *history)) {
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		for key, h := range sh.history {
+			f(key, h)
+		}
+		sh.mu.Unlock()
+	}
 }
 
 // History returns the events of a service that are still remembered, oldest

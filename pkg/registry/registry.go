@@ -18,10 +18,16 @@ type Options struct {
 	// OverrideAge is how long (milliseconds) an operator's override waits
 	// for an instance that is not there.
 	OverrideAge int64
+	// MaxPerClient bounds the instances that one client publishes; 0: no bound.
+	MaxPerClient int
 	// Changed is called after each visible change of a service, when it can
 	// be read, on the goroutine of the writer and with none of the
 	// registry's locks held. It must not block. May be nil.
 	Changed func(ServiceKey)
+	// Presence is called in the same way when the first publication of a
+	// service appears and when the last one goes, and when a service is
+	// described; Present says what holds then.
+	Presence func(ServiceKey)
 }
 
 // DefaultOptions has the ages of Nacos and of design §4.
@@ -41,6 +47,7 @@ type Registry struct {
 	instances    atomic.Int64 // shown in snapshots
 	publications atomic.Int64
 	historyBytes atomic.Int64
+	ahead        atomic.Int64 // newest lastRefTime that was ahead of the clock, milliseconds
 }
 
 // A shard guards the services whose keys hash to it. Lock order: a Client's
@@ -99,12 +106,15 @@ func (r *Registry) Snapshot(key ServiceKey) *Snapshot {
 // that was served before keeps its time while the clock stands still, so
 // neither reads nor a burst of changes push the times into the future.
 func (r *Registry) Serve(key ServiceKey) (snap *Snapshot, lastRefTime int64) {
+	// Read before the look-up: "not there" must not get a later time than a
+	// service that comes meanwhile.
+	now := r.opts.Clock.Millis()
 	sh := r.shard(key)
 	sh.mu.Lock()
 	s := sh.services[key]
 	sh.mu.Unlock()
 	if s == nil {
-		return &Snapshot{Service: key}, r.opts.Clock.Millis()
+		return &Snapshot{Service: key}, now
 	}
 	s.serve.Lock()
 	defer s.serve.Unlock()
@@ -114,8 +124,17 @@ func (r *Registry) Serve(key ServiceKey) (snap *Snapshot, lastRefTime int64) {
 	if snap.Version != s.servedVersion {
 		at++
 	}
-	s.served, s.servedVersion = max(r.opts.Clock.Millis(), at), snap.Version
+	s.served, s.servedVersion = max(now, at), snap.Version
+	if s.served > now {
+		r.ahead.Store(max(r.ahead.Load(), s.served)) // rare, and a lower one does no harm
+	}
 	return snap, s.served
+}
+
+// HighWater is above all stamps and served times of this run: what a later one
+// has to start from.
+func (r *Registry) HighWater() Stamp {
+	return max(r.opts.Clock.Now(), StampAt(r.ahead.Load()+1))
 }
 
 // Describe sets what an operator says about a service, which is created if
@@ -127,7 +146,7 @@ func (r *Registry) Describe(key ServiceKey, meta *ServiceMeta) {
 	s.meta = meta
 	s.publish(s.snapshot.Load().Instances, r.opts.Clock.Now())
 	sh.mu.Unlock()
-	r.changed(key)
+	r.tell(key, news{changed: true, presence: true})
 }
 
 // ErrNoService says that a service is not there.
@@ -202,7 +221,7 @@ func (r *Registry) Sweep() {
 				changed = append(changed, key)
 			}
 			if len(s.publications) == 0 && s.meta == nil && len(s.overrides) == 0 &&
-				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge {
+				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge && !s.aheadOf(now) {
 				delete(sh.services, key)
 				r.services.Add(-1)
 				r.names.remove(key)
@@ -219,9 +238,18 @@ func (r *Registry) Sweep() {
 		}
 		sh.mu.Unlock()
 	}
+	r.trimHistory()
 	for _, key := range changed {
 		r.changed(key)
 	}
+}
+
+// aheadOf reports whether the service was served with a time that the clock
+// has not reached: it would be forgotten with the service.
+func (s *service) aheadOf(now Stamp) bool {
+	s.serve.Lock()
+	defer s.serve.Unlock()
+	return s.served > now.Millis()
 }
 
 func (r *Registry) sweepOverridesLocked(sh *shard, s *service, now Stamp) bool {
@@ -237,11 +265,49 @@ func (r *Registry) sweepOverridesLocked(sh *shard, s *service, now Stamp) bool {
 	return changed
 }
 
-func (r *Registry) changed(key ServiceKey) {
-	if r.opts.Changed != nil {
+// A news is what a writer has to tell after it has let go of its locks.
+type news struct{ changed, presence bool }
+
+func (r *Registry) tell(key ServiceKey, n news) {
+	if n.presence && r.opts.Presence != nil {
+		r.opts.Presence(key)
+	}
+	if n.changed && r.opts.Changed != nil {
 		r.opts.Changed(key)
 	}
 }
+
+func (r *Registry) changed(key ServiceKey) { r.tell(key, news{changed: true}) }
+
+// Present reports whether there is something to a service: a client publishes
+// it, be it an empty batch, or an operator has described it. One that is only
+// waiting to be cleaned up is not present.
+func (r *Registry) Present(key ServiceKey) bool {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.services[key]
+	return s != nil && s.presentLocked()
+}
+
+// PresentIn returns the keys of the services of a namespace that are present,
+// in no order.
+func (r *Registry) PresentIn(namespace string) []ServiceKey {
+	var keys []ServiceKey
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		for key, s := range sh.services {
+			if key.Namespace == namespace && s.presentLocked() {
+				keys = append(keys, key)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return keys
+}
+
+func (s *service) presentLocked() bool { return len(s.publications) > 0 || s.meta != nil }
 
 func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
 	s := sh.services[key]

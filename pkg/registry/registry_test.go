@@ -634,12 +634,13 @@ func TestAgainstModel(t *testing.T) {
 					}
 				}
 				for _, k := range goes {
-					if model[id][k] == nil {
+					mine := model[id][k]
+					if mine == nil {
 						continue
 					}
 					delete(model[id], k)
 					for o, m := range model {
-						if kinds[o] == kinds[id] && m[k] != nil {
+						if kinds[o] == kinds[id] && m[k] != nil && m[k].at < mine.at {
 							m[k].hidden = true
 						}
 					}

@@ -34,8 +34,8 @@ type claim struct {
 	client   *Client
 	instance *Instance
 	since    Stamp // registration clock
-	// hidden: a client has explicitly deregistered this very instance after
-	// this claim was made. So a half-open old connection of a client that
+	// hidden: a client that claimed this very instance later has explicitly
+	// deregistered it. So a half-open old connection of a client that
 	// came back and then deregistered does not show its instance again.
 	hidden bool
 }
@@ -61,13 +61,13 @@ func (s *service) addClaim(c *claim) {
 	s.claims[k] = append(s.claims[k], c)
 }
 
-func (s *service) dropClaim(c *claim) {
+func (s *service) dropClaim(c *claim, now Stamp) {
 	k := c.instance.InstanceKey
 	left := slices.DeleteFunc(s.claims[k], func(o *claim) bool { return o == c })
 	if len(left) == 0 {
 		delete(s.claims, k)
 		if o := s.overrides[k]; o != nil {
-			o.seen = s.touched
+			o.seen = now
 		}
 	} else {
 		s.claims[k] = left
@@ -102,6 +102,9 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 		win := s.winner(k)
 		if win == nil {
 			if there {
+				if cause == CauseRegistered {
+					e.Cause = CauseReplaced // its client publishes something else
+				}
 				e.Client = was.Client
 				events = append(events, e)
 			}
@@ -140,8 +143,6 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 		h = &history{}
 		sh.history[s.key] = h
 	}
-	for _, e := range events {
-		r.record(h, e)
-	}
+	r.record(h, events)
 	return true
 }
