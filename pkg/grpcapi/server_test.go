@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
 
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/push"
@@ -322,7 +326,7 @@ func TestSetupAckOnlyForWhoAsks(t *testing.T) { // §0 rule 6
 				t.Fatalf("SetupAck sent: %v, want %v", got, want)
 			}
 			if want {
-				if p := <-c.pushes; p.Type != "SetupAckRequest" || string(p.Body) != `{"headers":{},"abilityTable":{},"module":"internal"}` {
+				if p := <-c.pushes; p.Type != "SetupAckRequest" || string(p.Body) != `{"headers":{},"abilityTable":{"fuzzyWatch":true},"module":"internal"}` {
 					t.Errorf("%s %s", p.Type, p.Body)
 				}
 			}
@@ -682,5 +686,158 @@ func TestAnswers(t *testing.T) {
 		if got := parse(t, c.call("ServiceQueryRequest", `{"namespace":"","serviceName":"order","groupName":"DEFAULT_GROUP"}`)).ips(); got != "1.1.1.1" {
 			t.Errorf("in namespace \"\": %q", got)
 		}
+	})
+}
+
+type fakeStream struct{ grpc.ServerStream }
+
+func (fakeStream) SendMsg(any) error { return nil }
+
+// A transport that ends while its setup is being handled must not stay in the
+// table of connections.
+func TestSetupRacesWithTheEndOfTheTransport(t *testing.T) {
+	var engine *push.Engine
+	ropts := registry.DefaultOptions()
+	ropts.Changed = func(k registry.ServiceKey) { engine.Mark(k) }
+	reg := registry.New(ropts)
+	popts := push.DefaultOptions()
+	popts.Source, popts.Logger, popts.Metrics = reg, zap.NewNop(), prometheus.NewRegistry()
+	engine = push.New(popts)
+	engine.Start()
+	defer engine.Stop()
+	opts := DefaultOptions()
+	opts.Registry, opts.Push, opts.Logger, opts.Metrics = reg, engine, zap.NewNop(), prometheus.NewRegistry()
+	s := New(opts)
+	defer s.Stop(context.Background())
+	tagger := connTagger{s}
+	stream := fakeStream{}
+	// Others use the table, too (a metrics scrape, the idle scan): then the end
+	// can get its lock before the setup does.
+	var stop atomic.Bool
+	var others sync.WaitGroup
+	others.Go(func() {
+		for !stop.Load() {
+			s.mu.Lock()
+			for range 2000 {
+				_ = stop.Load()
+			}
+			s.mu.Unlock()
+			runtime.Gosched()
+		}
+	})
+	n := 0
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && s.Connections() == 0; n++ {
+		ctx := tagger.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: &net.TCPAddr{IP: net.IPv4(1, 1, 1, 1), Port: 1}})
+		c := connOf(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() { c.setup(stream, &nacos.ConnectionSetupRequest{}, "") })
+		wg.Go(func() {
+			for { // the transport ends as soon as the setup has begun
+				c.mu.Lock()
+				begun := c.stream != nil
+				c.mu.Unlock()
+				if begun {
+					break
+				}
+				runtime.Gosched()
+			}
+			tagger.HandleConn(ctx, &stats.ConnEnd{})
+		})
+		wg.Wait()
+	}
+	stop.Store(true)
+	others.Wait()
+	if k := s.Connections(); k != 0 {
+		t.Errorf("after %d connections that came and went, %d dead one stays registered for ever", n, k)
+	}
+}
+
+// Clients leave the cluster out and mean DEFAULT, as in a registration.
+func TestDeregisterMemberOfDefaultCluster(t *testing.T) { // C40
+	run(t, func(b *bench) {
+		c := b.connect()
+		defer c.close()
+		c.expect("BatchInstanceRequest", `{`+ref("order")+`,"type":"batchRegisterInstance","instances":[{"ip":"1.1.1.1","port":80},{"ip":"1.1.1.1","port":80,"clusterName":"c2"},{"ip":"1.1.1.2","port":80}]}`,
+			`BatchInstanceResponse {"resultCode":200,"errorCode":0,"success":true,"type":"batchRegisterInstance"}`)
+		c.deregister("order", "1.1.1.1")
+		if got := parse(t, c.call("ServiceQueryRequest", `{`+ref("order")+`,"cluster":"DEFAULT"}`)).ips(); got != "1.1.1.2" {
+			t.Errorf("hosts of cluster DEFAULT %q, want 1.1.1.2 only", got)
+		}
+	})
+}
+
+// However the stream of a connection ends, the connection ends with it (§0
+// rule 12).
+func TestEveryEndOfTheStreamEndsTheConnection(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.connect()
+		c.register("order", "1.1.1.1")
+		c.send("ConnectionSetupRequest", `{"clientVersion":1}`)
+		<-c.ended
+		synctest.Wait()
+		if n := b.server.Connections(); n != 0 {
+			t.Errorf("the stream has ended, the connection is still registered")
+		}
+		c.close()
+	})
+}
+
+// A client that polls besides its subscription (Java with
+// asyncQuerySubscribeService, Rust) puts the answer into the same cache. What
+// changes back within the window must be pushed all the same.
+func TestQueryBetweenTwoPushes(t *testing.T) {
+	run(t, func(b *bench) {
+		p, s := b.connect(), b.connect()
+		defer p.close()
+		defer s.close()
+		s.subscribe("order", "")
+		s.pushed(100 * time.Millisecond)
+		time.Sleep(time.Second)
+		p.register("order", "1.1.1.1")
+		s.pushed(0)
+		p.register("order", "1.1.1.2") // waits for the window
+		if got := parse(t, s.call("ServiceQueryRequest", `{`+ref("order")+`}`)).ips(); got != "1.1.1.2" {
+			t.Fatal(got)
+		}
+		p.register("order", "1.1.1.1")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for len(s.pushes) > 0 {
+			if q := <-s.pushes; q.Type == "NotifySubscriberRequest" {
+				return
+			}
+		}
+		t.Error("no push: the cache of the client says 1.1.1.2 for ever")
+	})
+}
+
+// A client that does not read its stream gets nothing any more, also when what
+// blocks is a push of a service that it has unsubscribed from meanwhile, and
+// it keeps itself busy with requests.
+func TestWhoDoesNotReadIsDropped(t *testing.T) {
+	run(t, func(b *bench) {
+		p, slow := b.connect(), b.dial()
+		defer p.close()
+		defer slow.close()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		slow.stream, _ = slow.cc.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/BiRequestStream/requestBiStream")
+		slow.send("ConnectionSetupRequest", goSetup)
+		synctest.Wait()
+		slow.subscribe("order", "")
+		for n := range 200 {
+			p.register("order", fmt.Sprintf("1.1.1.%d", n), fmt.Sprintf(`,"metadata":{"n":%q}`, strings.Repeat("x", 900)))
+			time.Sleep(100 * time.Millisecond)
+		}
+		slow.call("SubscribeServiceRequest", `{`+ref("order")+`,"subscribe":false}`)
+		for range 20 {
+			time.Sleep(4 * time.Second)
+			if b.server.Connections() == 1 {
+				return
+			}
+			slow.call("HealthCheckRequest", `{}`)
+			p.call("HealthCheckRequest", `{}`)
+		}
+		t.Error("still connected after 80 s")
 	})
 }

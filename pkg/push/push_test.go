@@ -317,3 +317,177 @@ type sink struct{}
 
 func (sink) Wake()               {}
 func (sink) Drop(registry.Cause) {}
+
+func at(cluster string, port int) []*registry.Instance {
+	return []*registry.Instance{{InstanceKey: registry.InstanceKey{IP: "1.1.1.1", Port: port, Cluster: cluster}, Enabled: true}}
+}
+
+// answer gives the client of a connection the service in an answer, as grpcapi
+// does, and returns how many hosts it shows.
+func (b *bench) answer(c *conn, key registry.ServiceKey) int {
+	snap, _ := b.reg.Serve(key)
+	f := registry.Filter{}
+	c.sub.Answered(key, snap, snap.Encode(f, nacos.EncodeHosts))
+	hosts, _ := snap.Select(f)
+	return len(hosts)
+}
+
+// Subscribed to c-a: an empty list was pushed. Subscribed again to all: the
+// answer shows the instance of c-b. When that goes, the empty list must be
+// pushed, though an empty list was the last one pushed.
+func TestChangedFilterForgetsWhatWasPushed(t *testing.T) {
+	run(t, func(b *bench) {
+		b.client.Register(order, at("c-b", 1), false)
+		c := b.attach()
+		defer c.sub.Close()
+		c.sub.Subscribe(order, "c-a")
+		time.Sleep(time.Second)
+		before := c.count() // the first push, empty
+		c.sub.Subscribe(order, "")
+		if hosts := b.answer(c, order); hosts != 1 {
+			t.Fatalf("the answer shows %d instances", hosts)
+		}
+		b.client.Deregister(order, registry.InstanceKey{})
+		time.Sleep(time.Minute)
+		if got := c.count() - before; got < 1 || got > 2 { // the second in case the answer came after the first
+			t.Errorf("%d pushes after the only instance went: the client keeps the dead one for ever", got)
+		}
+	})
+}
+
+// The same without another filter: what an answer told the client in between
+// is not known, so a change back within the window is taken for no change.
+func TestAnswerBetweenTwoPushes(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.attach()
+		defer c.sub.Close()
+		c.sub.Subscribe(order, "")
+		time.Sleep(time.Second)
+		b.client.Register(order, at("c", 1), false) // pushed at once
+		time.Sleep(10 * time.Millisecond)
+		before := c.count()
+		b.client.Register(order, at("c", 2), false) // waits for the window
+		c.sub.Subscribe(order, "")                  // the answer shows port 2
+		b.answer(c, order)
+		b.client.Register(order, at("c", 1), false) // and back
+		time.Sleep(time.Minute)
+		if got := c.count() - before; got < 1 || got > 2 {
+			t.Errorf("%d pushes: the client holds port 2 of the answer for ever", got)
+		}
+	})
+}
+
+// Who is not concerned by a change is not behind.
+func TestBehindIsAQueryNotAGuess(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.attach()
+		defer c.sub.Close()
+		c.sub.Subscribe(order, "c-a")
+		b.client.Register(order, at("c-a", 1), false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		c.sub.Acked(b.engine.ids.Load(), true)
+		other := b.reg.Open("other", registry.Connection)
+		other.Register(order, at("c-b", 2), false)
+		time.Sleep(time.Minute)
+		if s := b.engine.Subscriptions(order)[0]; s.Acked < b.reg.Snapshot(order).Version {
+			t.Errorf("acked %v of %v: reported behind, but there is nothing to send it", s.Acked, b.reg.Snapshot(order).Version)
+		}
+	})
+}
+
+// A refused push is sent again, once: also the next refused one.
+func TestEveryRefusedPushIsSentAgainOnce(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.attach()
+		defer c.sub.Close()
+		c.sub.Subscribe(order, "")
+		time.Sleep(time.Second)
+		refuse := func() { synctest.Wait(); c.sub.Acked(b.engine.ids.Load(), false) }
+		refuse()
+		time.Sleep(2 * time.Second)
+		refuse() // twice: given up
+		time.Sleep(time.Minute)
+		b.change()
+		before := c.count()
+		refuse() // another push; refused once
+		time.Sleep(2 * time.Second)
+		if got := c.count() - before; got != 1 {
+			t.Errorf("sent again %d times, want 1", got)
+		}
+	})
+}
+
+// An ack of a newer push makes a retry of an older one pointless.
+func TestNoRetryAfterANewerPushWasTaken(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.attach()
+		defer c.sub.Close()
+		c.sub.Subscribe(order, "")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		c.sub.Acked(b.engine.ids.Load(), false)
+		b.change()
+		synctest.Wait()
+		c.sub.Acked(b.engine.ids.Load(), true)
+		before := c.count()
+		time.Sleep(time.Minute)
+		if got := c.count() - before; got != 0 {
+			t.Errorf("%d more pushes of what the client has acknowledged", got)
+		}
+	})
+}
+
+// What was subscribed and ended again must not stay in the dirty set.
+func TestDirtySetIsBounded(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.attach(func(c *conn) { c.gate = make(chan struct{}) })
+		defer func() { c.sub.Close(); close(c.gate) }()
+		for range 1000 {
+			c.sub.Subscribe(order, "")
+			time.Sleep(110 * time.Millisecond)
+			c.sub.Unsubscribe(order)
+		}
+		c.sub.mu.Lock()
+		defer c.sub.mu.Unlock()
+		if n := len(c.sub.dirty); n > 1 {
+			t.Errorf("%d services dirty of a connection without a subscription", n)
+		}
+	})
+}
+
+// stalling stands for a process that is stopped (SIGSTOP) while the ack loop
+// looks at the connections: the clock goes on, no ack is read.
+type stalling struct{ *conn }
+
+func (s stalling) Drop(c registry.Cause) { time.Sleep(70 * time.Second); s.conn.Drop(c) }
+
+func TestStallInTheMiddleOfTheAckLoop(t *testing.T) {
+	run(t, func(b *bench) {
+		silent := stalling{&conn{}}
+		silent.sub = b.engine.Attach("silent", silent)
+		defer silent.sub.Close()
+		silent.sub.Subscribe(order, "")
+		time.Sleep(59 * time.Second)
+		var good []*conn
+		for range 50 {
+			c := b.attach()
+			defer c.sub.Close()
+			c.sub.Subscribe(order, "")
+			good = append(good, c)
+		}
+		time.Sleep(76*time.Second + 100*time.Millisecond)
+		synctest.Wait()
+		n := 0
+		for _, c := range good {
+			c.mu.Lock()
+			if c.dropped != "" {
+				n++
+			}
+			c.mu.Unlock()
+		}
+		if n != 0 {
+			t.Errorf("%d of %d clients dropped: their acks, 6 s late, lie unread", n, len(good))
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -713,4 +714,124 @@ func BenchmarkRegister(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A replacement is one change: nobody may see a picture between the old and the
+// new instances. registerLocked publishes twice, both times with one Version:
+// so a reader sees an empty service, and Serve may give both pictures the same
+// lastRefTime (the Go and Python SDKs then drop the second).
+func TestReplacementIsOnePicture(t *testing.T) {
+	r := New(DefaultOptions())
+	c := r.Open("a", Connection)
+	var sets [2][]*Instance
+	for n := range 200 {
+		for s := range sets {
+			sets[s] = append(sets[s], inst(fmt.Sprintf("1.1.%d.%d", s, n)))
+		}
+	}
+	c.Register(order, sets[1], true)
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 0; !stop.Load(); n++ {
+			c.Register(order, sets[n%2], true)
+		}
+	}()
+	defer func() { stop.Store(true); <-done }()
+	var reads, partial atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 { // as the senders of several subscribers do
+		wg.Go(func() {
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+				reads.Add(1)
+				if snap, _ := r.Serve(order); len(snap.Instances) != 200 {
+					partial.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if partial.Load() != 0 {
+		t.Errorf("%d of %d served pictures were empty, of a service that always has 200 hosts", partial.Load(), reads.Load())
+	}
+}
+
+// The absence of an instance whose client publishes something else instead
+// starts now, not when the service was touched before.
+func TestOverrideSurvivesShortReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.client("a")
+		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
+		w.register(a, inst("1.1.1.1"), inst("1.1.1.2"))
+		w.Override(order, k, &Override{Enabled: new(false)})
+		for range 360 { // an hour of sweeps, as the node makes them
+			time.Sleep(10 * time.Second)
+			w.Sweep()
+		}
+		w.register(a, inst("1.1.1.2"), inst("1.1.1.3")) // the batch without it
+		time.Sleep(10 * time.Second)
+		w.Sweep()
+		w.register(a, inst("1.1.1.1"), inst("1.1.1.2")) // back after 10 s
+		w.shows("1.1.1.2")                              // still disabled by the operator
+	})
+}
+
+// --clock-offset -60s must make the clock late (cases C23 needs it).
+func TestNegativeSkew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if got, want := NewClock(0, -time.Minute).Millis(), time.Now().Add(-time.Minute).UnixMilli(); got != want {
+			t.Errorf("with a skew of -1m the clock reads %d, want %d (%d ms off)", got, want, got-want)
+		}
+	})
+}
+
+// "64 MiB in all" (design §4): services that came and went under ever new
+// names keep at least one event each for 24 h, over any budget.
+func TestHistoryBudgetHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, func(o *Options) { o.History.Bytes = 64 << 10 })
+		for n := range 20_000 {
+			c := w.client("a")
+			c.Register(ServiceKey{"n", "g", fmt.Sprint(n)}, []*Instance{inst("1.1.1.1")}, false)
+			c.Close(CauseConnectionLost)
+		}
+		time.Sleep(2 * time.Minute)
+		w.Sweep()
+		if s := w.Stats(); s.HistoryBytes > 2*64<<10 {
+			t.Errorf("%d services, %d bytes of history, the limit is %d", s.Services, s.HistoryBytes, 64<<10)
+		}
+	})
+}
+
+// Times that ran ahead of the clock are forgotten with the service.
+func TestTimesSurviveCleanUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.client("a")
+		var last int64
+		for n := range 300_000 { // a minute of 5,000 changes and reads a second, without the time passing
+			w.register(a, inst("1.1.1.1", weight(float64(n+2))))
+			_, last = w.Serve(order)
+		}
+		a.Close(CauseConnectionLost)
+		time.Sleep(61 * time.Second)
+		w.Sweep()
+		if _, at := w.Serve(order); at <= last {
+			t.Errorf("after the clean-up the service is served at %d, %d ms below what clients hold", at, last-at)
+		}
+	})
+}
+
+// A client that said goodbye must not take away what another, newer client
+// publishes: that one will never register again by itself. (Nacos: it stays.)
+func TestOldClientsGoodbyeHidesNewerClaim(t *testing.T) {
+	w := newWorld(t)
+	old, newer := w.client("old process"), w.client("new process")
+	w.register(old, inst("1.1.1.1"))
+	w.register(newer, inst("1.1.1.1", weight(2)))
+	w.shows("1.1.1.1 w2")
+	old.Deregister(order, InstanceKey{"1.1.1.1", 80, DefaultCluster})
+	w.shows("1.1.1.1 w2")
 }
