@@ -41,17 +41,24 @@ func run(t *testing.T, f func(*bench), edit ...func(*Options)) {
 		b := &bench{t: t, net: newNetwork(), ready: true}
 		ropts := registry.DefaultOptions()
 		ropts.Changed = func(k registry.ServiceKey) { b.engine.Mark(k) }
-		b.reg = registry.New(ropts)
-		popts := push.DefaultOptions()
-		popts.Source, popts.Logger, popts.Metrics = b.reg, zap.NewNop(), prometheus.NewRegistry()
-		b.engine = push.New(popts)
-		b.engine.Start()
+		ropts.Presence = func(k registry.ServiceKey) { b.engine.MarkPresence(k) }
 		opts := DefaultOptions()
-		opts.Registry, opts.Push, opts.Logger, opts.Metrics = b.reg, b.engine, zap.NewNop(), prometheus.NewRegistry()
+		opts.Logger, opts.Metrics = zap.NewNop(), prometheus.NewRegistry()
 		opts.Ready = func() bool { return b.ready }
+		late := &lateRegistry{}
+		opts.Registry = late
 		for _, e := range edit {
 			e(&opts)
 		}
+		// As node does: some limits are enforced by others.
+		ropts.MaxPerClient = opts.MaxInstances
+		b.reg = registry.New(ropts)
+		popts := push.DefaultOptions()
+		popts.Source, popts.Logger, popts.Metrics, popts.MaxPerSubscriber = b.reg, zap.NewNop(), prometheus.NewRegistry(), opts.MaxSubscriptions
+		b.engine = push.New(popts)
+		b.engine.Start()
+		opts.Push = b.engine
+		late.Registry = b.reg
 		b.server = New(opts)
 		served := make(chan error)
 		go func() { served <- b.server.Serve(b.net) }()
@@ -68,6 +75,9 @@ func run(t *testing.T, f func(*bench), edit ...func(*Options)) {
 	})
 }
 
+// A lateRegistry can be wrapped before the registry is made.
+type lateRegistry struct{ Registry }
+
 // A client speaks the protocol with our codec and nothing else of ours.
 type client struct {
 	b      *bench
@@ -78,6 +88,8 @@ type client struct {
 	ended  chan error
 	mute   atomic.Bool  // acknowledges nothing
 	refuse atomic.Int64 // pushes still to be answered with an error
+
+	refuseAll atomic.Int64 // messages of any type
 }
 
 func (b *bench) dial() *client {
@@ -125,7 +137,7 @@ func (c *client) open() {
 				continue
 			}
 			code := 200
-			if p.Type == "NotifySubscriberRequest" && c.refuse.Add(-1) >= 0 {
+			if p.Type == "NotifySubscriberRequest" && c.refuse.Add(-1) >= 0 || c.refuseAll.Add(-1) >= 0 {
 				code = 500
 			}
 			c.stream.SendMsg(&nacos.Payload{Type: strings.TrimSuffix(p.Type, "Request") + "Response",

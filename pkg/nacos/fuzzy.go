@@ -91,15 +91,6 @@ func FuzzyKey(k registry.ServiceKey) string {
 	return k.Namespace + "@@" + k.Group + "@@" + k.Name
 }
 
-// ParseFuzzyKey reads it back.
-func ParseFuzzyKey(s string) (registry.ServiceKey, bool) {
-	parts := strings.SplitN(s, "@@", 3)
-	if len(parts) != 3 {
-		return registry.ServiceKey{}, false
-	}
-	return registry.ServiceKey{Namespace: parts[0], Group: parts[1], Name: parts[2]}, true
-}
-
 // A FuzzyChange says that a service is there, or not any more.
 type FuzzyChange struct {
 	Key  string // see FuzzyKey

@@ -232,3 +232,46 @@ func FuzzDecodeBody(f *testing.F) {
 		}
 	})
 }
+
+func TestPattern(t *testing.T) { // S9
+	f := func(pattern, service string, want bool) {
+		t.Helper()
+		p, err := ParsePattern("ns>>g-*>>" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Match(registry.ServiceKey{Namespace: "ns", Group: "g-1", Name: service}); got != want {
+			t.Errorf("%s matches %s: %v", pattern, service, got)
+		}
+	}
+	f("order", "order", true)
+	f("order", "orders", false)
+	f("*", "x", true)
+	f(".*", "x", true) // what Java's shortest call sends
+	f("or*", "order", true)
+	f("or*", "or", true)
+	f("or*", "for", false)
+	f("*er", "order", true)
+	f("*er", "errand", false)
+	f("*rde*", "order", true)
+	f("*x*", "order", false)
+	f("o*r", "order", false) // a star in the middle matches nothing
+	f("**", "order", true)
+	other := Pattern{"ns", "g-*", "*"}
+	for _, k := range []registry.ServiceKey{{Namespace: "other", Group: "g-1", Name: "x"}, {Namespace: "ns", Group: "h", Name: "x"}} {
+		if other.Match(k) {
+			t.Errorf("%v matches %v", other, k)
+		}
+	}
+	if p, err := ParsePattern(">>g>>s"); err != nil || p.Namespace != "public" {
+		t.Errorf("%v, %v", p, err)
+	}
+	for _, bad := range []string{"", "a", "a>>b", "a>>b>>", "a>>>>c", "a>>b>>c>>d"} {
+		if _, err := ParsePattern(bad); err == nil {
+			t.Errorf("%q is a pattern", bad)
+		}
+	}
+	if got := FuzzyKey(registry.ServiceKey{Namespace: "ns", Group: "g", Name: "s"}); got != "ns@@g@@s" {
+		t.Error(got)
+	}
+}

@@ -178,8 +178,10 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		return nil, err
 	}
 	web := httpapi.NewHTTPServer(httpapi.New(hs), log.Named("http"))
+	web.MaxHeaderBytes = opts.MaxHeaderBytes
+	limited := httpapi.Limit(httpListener, opts.MaxConnections, opts.MaxConnectionsPerAddress, metrics)
 	n.run("HTTP server", func() error {
-		if err := web.Serve(httpListener); !errors.Is(err, http.ErrServerClosed) {
+		if err := web.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
