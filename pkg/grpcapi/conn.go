@@ -365,11 +365,34 @@ func (c *conn) end(cause registry.Cause) {
 	delete(c.server.conns, c)
 	c.server.mu.Unlock()
 	c.subscriber.Close()
-	if !c.server.draining.Load() {
-		c.client.Close(cause)
-	}
 	c.server.metrics.closed(cause)
-	if cause != registry.CauseConnectionLost {
-		c.server.opts.Logger.Info("connection closed", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.String("cause", string(cause)))
+	c.withdraw(cause)
+}
+
+// withdraw takes back what the client publishes, unless the node is stopping;
+// a while later if the connection was lost because this process stood still:
+// then the client is alive and registers again, and no subscriber needs to see
+// it go and come.
+func (c *conn) withdraw(cause registry.Cause) {
+	s := c.server
+	publishes := c.client.Services()
+	log := s.opts.Logger.Debug // a client without instances concerns nobody else
+	if len(publishes) > 0 || cause != registry.CauseConnectionLost {
+		log = s.log.Info
 	}
+	later := cause == registry.CauseConnectionLost && s.stalledLately()
+	log("client disconnected", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.String("cause", string(cause)),
+		zap.Int("services", len(publishes)), zap.Stringers("publishes", publishes[:min(len(publishes), 5)]), zap.Bool("stays a while", later))
+	if !later {
+		if !s.draining.Load() {
+			c.client.Close(cause)
+		}
+		return
+	}
+	s.metrics.kept.Inc()
+	time.AfterFunc(s.opts.StallGrace, func() {
+		if !s.draining.Load() {
+			c.client.Close(cause)
+		}
+	})
 }

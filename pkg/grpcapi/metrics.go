@@ -12,11 +12,11 @@ import (
 )
 
 type metrics struct {
-	requests           map[string]requestMetrics // by type; "other" for what is unknown
-	ends               map[registry.Cause]prometheus.Counter
-	refusals           map[string]prometheus.Counter // by the name of the limit
-	detections, resets prometheus.Counter
-	transports         atomic.Int64
+	requests                 map[string]requestMetrics // by type; "other" for what is unknown
+	ends                     map[registry.Cause]prometheus.Counter
+	refusals                 map[string]prometheus.Counter // by the name of the limit
+	detections, resets, kept prometheus.Counter
+	transports               atomic.Int64
 }
 
 type requestMetrics struct {
@@ -38,6 +38,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		ends:       map[registry.Cause]prometheus.Counter{},
 		refusals:   map[string]prometheus.Counter{},
 		detections: f.NewCounter(opts("detections_total", "Silent clients asked whether they live.")),
+		kept:       f.NewCounter(opts("kept_total", "Lost connections whose instances stayed a while because this process had stood still.")),
 		resets:     f.NewCounter(opts("resets_total", "Clients asked to connect to another node.")),
 	}
 	// Series exist from the start, and no label is made up by a client.

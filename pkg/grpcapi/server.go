@@ -51,6 +51,10 @@ type Options struct {
 	// SendTimeout is how long a client may leave the server without credit to
 	// send, before its connection is closed.
 	SendTimeout time.Duration
+	// StallGrace is how long the publications of a connection stay that was
+	// lost while this process stood still, or just after: the client is alive
+	// and comes back (design §6).
+	StallGrace time.Duration
 	// SetupWait is how long a request may wait for the setup that it has
 	// overtaken (grpc-protocol §0 rule 15).
 	SetupWait time.Duration
@@ -84,7 +88,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		IdleAfter: 20 * time.Second, DetectionAnswer: 5 * time.Second, IdleScan: 3 * time.Second,
-		SendTimeout: time.Minute, SetupWait: time.Second,
+		SendTimeout: time.Minute, StallGrace: 10 * time.Second, SetupWait: time.Second,
 		KeepaliveTime: 20 * time.Second, KeepaliveTimeout: 10 * time.Second, KeepaliveMin: 5 * time.Second,
 		ResetGrace: 2 * time.Second, SetupTimeout: 30 * time.Second,
 		MaxRequestBytes: 10 << 20, MaxHeaderBytes: 64 << 10, MaxStreams: 1_000,
@@ -102,6 +106,8 @@ type Server struct {
 	start   time.Time // lastActive counts from here
 
 	lastMillis atomic.Int64 // of the newest connection id
+	pulse      atomic.Int64 // nanoseconds since start, each second
+	stalled    atomic.Int64 // likewise, when a stall was last noticed; 0: never
 	admission  admission
 	draining   atomic.Bool
 
@@ -158,6 +164,7 @@ func New(opts Options) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.idle"), s.idleLoop) })
+	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.pulse"), s.pulseLoop) })
 	return s
 }
 
@@ -306,6 +313,33 @@ func (s *Server) stream(stream grpc.ServerStream) (err error) {
 			s.opts.Logger.Debug("ignored on the stream", zap.String("connection", c.id), zap.String("type", p.Type))
 		}
 	}
+}
+
+// pulseLoop notices that this process stood still.
+func (s *Server) pulseLoop(ctx context.Context) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.stalledLately()
+			s.pulse.Store(int64(time.Since(s.start)))
+		}
+	}
+}
+
+// stalledLately reports whether this process stood still within the last
+// StallGrace. It does not rely on pulseLoop having run since: after a stall
+// the ends of connections may be handled first.
+func (s *Server) stalledLately() bool {
+	now := time.Since(s.start)
+	if now-time.Duration(s.pulse.Load()) > time.Second+stall {
+		s.stalled.Store(int64(now))
+	}
+	at := time.Duration(s.stalled.Load())
+	return at != 0 && now-at < s.opts.StallGrace
 }
 
 // idleLoop asks silent clients whether they live, and drops those that do not

@@ -292,6 +292,12 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 	}
 	b.mu.RUnlock()
 	var unhealthy, removed int
+	var some []string // for the log
+	name := func(c *client, key registry.ServiceKey) {
+		if len(some) < 5 {
+			some = append(some, key.String()+" "+c.registry.ID())
+		}
+	}
 	for _, c := range clients {
 		if ctx.Err() != nil {
 			return
@@ -311,11 +317,13 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 				c.registry.Remove(key, registry.CauseBeatTimeout)
 				delete(c.leases, key)
 				removed++
+				name(c, key)
 			case silent:
 				if l.healthy {
 					l.healthy = false
 					c.registry.SetHealthy(key, false, registry.CauseBeatMissed)
 					unhealthy++
+					name(c, key)
 				}
 			}
 		}
@@ -324,7 +332,7 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 	b.metrics.unhealthy.Add(float64(unhealthy))
 	b.metrics.removed.Add(float64(removed))
 	if unhealthy+removed > 0 {
-		b.opts.Logger.Info("instances without beats", zap.Int("unhealthy", unhealthy), zap.Int("removed", removed))
+		b.opts.Logger.Info("instances without beats", zap.Int("unhealthy", unhealthy), zap.Int("removed", removed), zap.Strings("some", some))
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 // A Node is a running server.
 type Node struct {
+	log        *zap.Logger
 	http, grpc net.Addr
 
 	undo     []step // in the order in which the steps were taken
@@ -53,7 +54,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	log := opts.Logger
 
-	n := &Node{done: make(chan struct{})}
+	n := &Node{log: log, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Stop(context.WithoutCancel(ctx)))
@@ -73,12 +74,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// C01).
 	httpListener, err := opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.Port)))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for HTTP on port %d (gRPC would be %d): %w", opts.Port, opts.GRPCPort, err)
+		return nil, fmt.Errorf("cannot listen for HTTP on --bind %s, port %d (gRPC would be %d): %w", opts.Bind, opts.Port, opts.GRPCPort, err)
 	}
 	n.later("HTTP listener", func(context.Context) error { return closed(httpListener.Close()) })
 	grpcListener, err := opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.GRPCPort)))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for gRPC on port %d (HTTP is %d): %w", opts.GRPCPort, opts.Port, err)
+		return nil, fmt.Errorf("cannot listen for gRPC on --bind %s, port %d (HTTP is %d): %w", opts.Bind, opts.GRPCPort, opts.Port, err)
 	}
 	n.later("gRPC listener", func(context.Context) error { return closed(grpcListener.Close()) })
 	n.http, n.grpc = httpListener.Addr(), grpcListener.Addr()
@@ -116,8 +117,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		return nil, err
 	}
 	beats := health.NewBeats(ho)
-	beats.Start()
-	n.later("health", func(context.Context) error { beats.Stop(); return nil })
 
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -149,7 +148,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
-	gs.SendTimeout, gs.SetupTimeout = opts.PushAckTimeout, opts.SetupTimeout
+	gs.SendTimeout, gs.SetupTimeout, gs.StallGrace = opts.PushAckTimeout, opts.SetupTimeout, opts.StallGrace
 	gs.MaxHeaderBytes, gs.MaxStreams = opts.MaxHeaderBytes, opts.MaxStreamsPerConnection
 	gs.MaxConnections, gs.MaxPerAddress = opts.MaxConnections, opts.MaxConnectionsPerAddress
 	gs.MaxSetupRate, gs.MaxSetupRatePerAddress = opts.MaxSetupRate, opts.MaxSetupRatePerAddress
@@ -158,8 +157,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
 	gs.Logger, gs.Metrics = log.Named("grpc"), metrics
 	sdks := grpcapi.New(gs)
-	n.run("gRPC server", func() error { return sdks.Serve(grpcListener) })
-	n.later("gRPC server", func(ctx context.Context) error { sdks.Stop(ctx); return nil })
 
 	hs := httpapi.DefaultOptions()
 	hs.Registry, hs.Beats = reg, beats
@@ -187,11 +184,23 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		return nil
 	})
 	n.later("HTTP server", func(ctx context.Context) error {
-		if err := web.Shutdown(ctx); err != nil {
-			return web.Close() // whoever is still there has had the time there was
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if err := web.Shutdown(ctx); err == nil {
+			return nil
 		}
-		return nil
+		log.Warn("HTTP requests that did not come to an end are cut off")
+		return web.Close()
 	})
+
+	// What follows is undone first. HTTP answers longest: until the end,
+	// readyz says that the node is stopping.
+	n.run("gRPC server", func() error { return sdks.Serve(grpcListener) })
+	n.later("gRPC server", func(ctx context.Context) error { sdks.Stop(ctx); return nil })
+
+	// Nobody is judged for beats that cannot arrive any more.
+	beats.Start()
+	n.later("health", func(context.Context) error { beats.Stop(); return nil })
 
 	// A single node waits for nobody. It is not ready any more before
 	// anything else is undone.
@@ -227,7 +236,13 @@ func (n *Node) run(name string, serve func() error) {
 		case <-ended:
 			return nil
 		case <-ctx.Done():
-			return ctx.Err()
+		}
+		// It was told to end and needs no more than a moment.
+		select {
+		case <-ended:
+			return nil
+		case <-time.After(time.Second):
+			return errors.New("does not end")
 		}
 	})
 }
@@ -269,6 +284,7 @@ func (n *Node) Stop(ctx context.Context) error {
 			}
 		}
 		n.stopErr = errors.Join(errs...)
+		n.log.Info("node stopped", zap.Error(n.stopErr))
 	})
 	return n.stopErr
 }

@@ -182,3 +182,25 @@ func TestListenerThatFails(t *testing.T) {
 	}
 	stop(t, n)
 }
+
+// One request that never ends does not hold up a stop, and meanwhile readyz
+// says what is going on.
+func TestStopDoesNotWaitForSlowRequests(t *testing.T) {
+	n := start(t, testOptions(t, t.TempDir()))
+	c, err := net.Dial("tcp", n.HTTPAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "POST /nacos/v1/ns/instance HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nserviceName="); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := n.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if ctx.Err() != nil {
+		t.Error("the stop took all of its time")
+	}
+}

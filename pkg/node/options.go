@@ -78,6 +78,11 @@ type Options struct {
 	// before it is refused: the two travel on different streams. From 1ms to
 	// 1m, default 1s.
 	SetupWait time.Duration
+	// StallGrace: when this process stood still (it was stopped, the machine
+	// paused), what connections published that were lost meanwhile stays for
+	// so long: their clients are alive and register again. From 1ms to 1m,
+	// default 10s (design §6).
+	StallGrace time.Duration
 	// KeepaliveTime is the silence after which the server pings a gRPC
 	// connection (HTTP/2). From 1s (grpc-go raises less to it) to 24h, default
 	// 20s (cluster E5).
@@ -201,6 +206,7 @@ func DefaultOptions() Options {
 		IdleScan:         3 * time.Second,
 		SetupTimeout:     30 * time.Second,
 		SetupWait:        time.Second,
+		StallGrace:       10 * time.Second,
 		KeepaliveTime:    20 * time.Second,
 		KeepaliveTimeout: 10 * time.Second,
 		KeepaliveMin:     5 * time.Second,
@@ -250,6 +256,7 @@ func (o *Options) Timers() []Timer {
 		{"idle-scan", &o.IdleScan, ms, time.Minute, "time between two looks for silent connections"},
 		{"setup-timeout", &o.SetupTimeout, time.Second, time.Hour, "how long a transport may live without a set-up"},
 		{"setup-wait", &o.SetupWait, ms, time.Minute, "how long a request waits for the set-up of its connection"},
+		{"stall-grace", &o.StallGrace, ms, time.Minute, "how long instances of connections stay that were lost while this process stood still"},
 		{"keepalive-time", &o.KeepaliveTime, time.Second, day, "silence after which the server pings a gRPC connection"},
 		{"keepalive-timeout", &o.KeepaliveTimeout, ms, time.Hour, "how long the answer to such a ping may take"},
 		{"keepalive-min", &o.KeepaliveMin, ms, time.Hour, "clients that ping more often are disconnected"},

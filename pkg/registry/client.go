@@ -39,6 +39,14 @@ func (r *Registry) Open(id string, kind Kind) *Client {
 // ID is the id given to Open.
 func (c *Client) ID() string { return c.id }
 
+// Services returns the services in which the client has a publication, in no
+// order.
+func (c *Client) Services() []ServiceKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.services))
+}
+
 // ErrTooMany says that a client has reached its number of instances.
 var ErrTooMany = errors.New("too many instances of one client")
 
