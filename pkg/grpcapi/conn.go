@@ -109,7 +109,9 @@ func (t connTagger) HandleConn(ctx context.Context, s stats.ConnStats) {
 		t.server.metrics.transports.Add(-1)
 		c := connOf(ctx)
 		c.setupTimer.Stop()
-		t.server.admission.disconnected(c.host)
+		if c.refused == nil {
+			t.server.admission.disconnected(c.host)
+		}
 		c.end(registry.CauseConnectionLost)
 	}
 }

@@ -59,27 +59,28 @@ func newAdmission(opts Options) admission {
 	return admission{opts: &opts, addresses: map[string]*remote{}}
 }
 
-// connected counts a new transport. An error means that it must not be used;
-// it is counted all the same until it ends, which it soon does.
+// connected counts a new transport. One that gets an error must not be used
+// and is not counted: whoever floods the node with transports takes away only
+// what there is for an address.
 func (a *admission) connected(host string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.addresses[host]
-	if r == nil {
+	switch {
+	case a.total >= a.opts.MaxConnections:
+		return &limitError{"max-connections", a.opts.MaxConnections, "connections of this node"}
+	case r != nil && r.transports >= a.opts.MaxPerAddress:
+		return &limitError{"max-connections-per-address", a.opts.MaxPerAddress, "connections from " + host}
+	case r == nil:
 		r = &remote{}
 		a.addresses[host] = r
 	}
 	a.total++
 	r.transports++
-	switch {
-	case a.total > a.opts.MaxConnections:
-		return &limitError{"max-connections", a.opts.MaxConnections, "connections of this node"}
-	case r.transports > a.opts.MaxPerAddress:
-		return &limitError{"max-connections-per-address", a.opts.MaxPerAddress, "connections from " + host}
-	}
 	return nil
 }
 
+// disconnected takes back what connected counted.
 func (a *admission) disconnected(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

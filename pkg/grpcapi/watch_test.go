@@ -216,6 +216,58 @@ func TestConnectionLimit(t *testing.T) {
 	}, func(o *Options) { o.MaxPerAddress = 2 })
 }
 
+// A flood from one address does not use up what there is for the others.
+func TestAdmission(t *testing.T) {
+	a := newAdmission(Options{MaxConnections: 10, MaxPerAddress: 3})
+	refused := 0
+	for range 1000 {
+		if a.connected("flood") != nil {
+			refused++
+		}
+	}
+	if refused != 997 || a.total != 3 {
+		t.Errorf("%d refused, %d counted", refused, a.total)
+	}
+	for _, host := range []string{"a", "b", "c", "a", "b", "c", "a"} {
+		if err := a.connected(host); err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if err := a.connected("d"); err == nil || !strings.Contains(err.Error(), "--max-connections)") {
+		t.Errorf("the eleventh: %v", err)
+	}
+	for _, host := range []string{"flood", "flood", "flood", "a", "a", "a", "b", "b", "c", "c"} {
+		a.disconnected(host)
+	}
+	if a.total != 0 || len(a.addresses) != 0 {
+		t.Errorf("%d connections of %d addresses left", a.total, len(a.addresses))
+	}
+}
+
+func TestBucket(t *testing.T) {
+	var b bucket
+	now := time.Unix(1000, 0)
+	take := func(tries int) (n int) {
+		for range tries {
+			if b.take(now, 5) {
+				n++
+			}
+		}
+		return n
+	}
+	if n := take(100); n != 10 {
+		t.Errorf("%d at once, want twice the rate", n)
+	}
+	now = now.Add(time.Second)
+	if n := take(100); n != 5 {
+		t.Errorf("%d a second later", n)
+	}
+	now = now.Add(time.Hour)
+	if n := take(100); n != 10 {
+		t.Errorf("%d after a rest", n)
+	}
+}
+
 func TestSetupRate(t *testing.T) {
 	run(t, func(b *bench) {
 		connected := 0
