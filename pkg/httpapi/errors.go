@@ -76,6 +76,26 @@ func errNoAPI(r *http.Request) error {
 	return &apiError{status: http.StatusNotImplemented, shape: spring, text: "no such api:" + r.Method + ":" + r.URL.EscapedPath()}
 }
 
+// errNotOffered is for the APIs of later releases.
+func errNotOffered(r *http.Request) error {
+	return &apiError{status: http.StatusNotFound, shape: spring,
+		text: "this version of Starling does not offer this API yet: " + r.Method + " " + clip(r.URL.EscapedPath())}
+}
+
+func errMethod(r *http.Request) error {
+	return &apiError{status: http.StatusMethodNotAllowed, shape: spring, text: "Method '" + r.Method + "' is not supported."}
+}
+
+// errRequired is a refusal by the framework.
+func errRequired(param string) error {
+	return &apiError{status: http.StatusBadRequest, shape: spring, text: "Required parameter '" + param + "' is not present."}
+}
+
+func errTooLarge(maxBytes int64) error {
+	return &apiError{status: http.StatusRequestEntityTooLarge, text: fmt.Sprintf(
+		"request body is over the limit of %d bytes: that of --max-request-bytes, and never above 1 MiB", maxBytes)}
+}
+
 func errNotReady(reason string) error {
 	return &apiError{status: http.StatusServiceUnavailable, shape: bare, text: "server is DOWN now, detailed error message: " + reason}
 }
@@ -87,7 +107,6 @@ var (
 	errNoGroup    = errName("groupName can't be empty")
 	errNotGrouped = errName("it should be format as 'groupName@@serviceName'")
 
-	errTooLarge  = &apiError{status: http.StatusRequestEntityTooLarge, text: "request body is too large"}
 	errTooMany   = &apiError{status: http.StatusBadRequest, text: "request has too many parameters"}
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
 	errNotFound  = &apiError{status: http.StatusNotFound, shape: spring, text: "No message available"}

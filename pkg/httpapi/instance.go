@@ -132,9 +132,12 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request, p params) er
 func (s *Server) explain(key registry.ServiceKey, at registry.InstanceKey, ephemeral bool) {
 	for _, h := range s.opts.Registry.Snapshot(key).Instances {
 		if h.IP == at.IP && h.Port == at.Port {
-			s.log.Warn("deregistration over HTTP does not match what is registered; it stays",
-				zap.Stringer("service", key), zap.String("ip", at.IP), zap.Int("port", at.Port),
-				zap.Bool("asked for ephemeral", ephemeral), zap.Bool("is ephemeral", true), zap.String("client", h.Client))
+			why := "an SDK registered it over gRPC: only this client can deregister it, and it goes when the client's connection ends"
+			if !ephemeral {
+				why = "the request is for a persistent instance (ephemeral=false) and this one is ephemeral: leave out ephemeral"
+			}
+			s.log.Warn("the instance stays after a deregistration over HTTP", zap.String("why", why),
+				zap.Stringer("service", key), zap.String("ip", at.IP), zap.Int("port", at.Port), zap.String("client", h.Client))
 			return
 		}
 	}

@@ -20,11 +20,17 @@ type routeMetrics struct {
 	seconds prometheus.Observer
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, ready func() (bool, string)) *metrics {
 	f := promauto.With(reg)
 	opts := func(name, help string) prometheus.CounterOpts {
 		return prometheus.CounterOpts{Namespace: "starling", Subsystem: "http", Name: name, Help: help}
 	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Name: "ready", Help: "1 if the node takes requests of clients, as /readyz tells, else 0."}, func() float64 {
+		if ok, _ := ready(); ok {
+			return 1
+		}
+		return 0
+	})
 	return &metrics{
 		requests: f.NewCounterVec(opts("requests_total", "HTTP requests by route and class of the status."), []string{"route", "class"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Namespace: "starling", Subsystem: "http", Name: "request_seconds",

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -62,6 +63,14 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
 			hint: "the node does not take requests of clients until this is over; they use another one"}
 	}
 	writeJSON(w, http.StatusOK, []byte(`{"status":"ready"}`))
+	return nil
+}
+
+// welcome is for a person who opens the server in a browser.
+func (s *Server) welcome(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
+	_, _ = fmt.Fprintf(w, "%s, a service registry for Nacos clients: API under %s/v1/ns, metrics at /metrics, readiness at /readyz\n",
+		strings.TrimSpace("Starling "+s.opts.Version), s.opts.ContextPath)
 	return nil
 }
 

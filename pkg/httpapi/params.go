@@ -35,7 +35,7 @@ func readParams(w http.ResponseWriter, r *http.Request, maxBytes int64) (params,
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, errTooLarge
+		return nil, errTooLarge(maxBytes)
 	}
 	if err != nil {
 		return nil, errBody

@@ -98,7 +98,7 @@ func TestTooMuch(t *testing.T) {
 		fmt.Fprintf(&many, "p%d=x&", i)
 	}
 	f.play(t, []step{
-		{"PUT instance", strings.Repeat("x", f.opts.MaxRequestBytes+1), "", 413, text, "request body is too large"},
+		{"PUT instance", strings.Repeat("x", f.opts.MaxRequestBytes+1), "", 413, text, "request body is over the limit of 1048576 bytes: that of --max-request-bytes, and never above 1 MiB"},
 		{"PUT instance", many.String(), "", 400, text, "request has too many parameters"},
 		{"PUT instance?" + many.String(), "", "", 400, text, "request has too many parameters"},
 		{"PUT instance", strings.Repeat("a=1&", 1000), "", 400, text, "Param 'serviceName' is required."},
@@ -127,9 +127,13 @@ func TestPaths(t *testing.T) {
 		"/nacos/v1/ns":                               404,
 		"/nacos/v1/ns/":                              404,
 		"/nacos/v1":                                  404,
-		"/nacos":                                     404,
-		"/nacos/":                                    404,
-		"/":                                          404,
+		"/nacos":                                     200,
+		"/nacos/":                                    200,
+		"/":                                          200,
+		"/nacos/v2":                                  404,
+		"/nacos/v3":                                  404,
+		"/nacos/v1/auth/login":                       405,
+		"/nacos/v1/auth/login/":                      404,
 		"/v1/ns/instance/list":                       404,
 		"/metrics/":                                  404,
 		"/debug/pprof/":                              404,

@@ -46,6 +46,9 @@ type Options struct {
 	ContextPath string
 	// MaxRequestBytes bounds the body of a request.
 	MaxRequestBytes int
+	// Version is the release, shown to whoever opens the server in a browser;
+	// "" is not known.
+	Version string
 
 	Logger   *zap.Logger
 	Metrics  prometheus.Registerer
@@ -85,10 +88,12 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, metrics: newMetrics(opts.Metrics), mux: http.NewServeMux()}
+	s := &Server{opts: opts, mux: http.NewServeMux()}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
+	s.metrics = newMetrics(opts.Metrics, s.ready)
+	route := func(pattern string, h handler) { s.mux.Handle(pattern, s.instrument(pattern, h)) }
 
 	for _, rt := range []struct {
 		method, path string
@@ -103,15 +108,29 @@ func New(opts Options) *Server {
 		{"PUT", "/v1/ns/instance/beat", s.beat},
 		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics},
 		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics},
+		{"POST", "/v1/auth/login", s.login},
+		{"POST", "/v1/auth/users/login", s.login},
+		{"POST", "/v3/auth/user/login", s.login},
 	} {
-		s.mux.Handle(rt.method+" "+opts.ContextPath+rt.path, s.instrument(rt.method+" "+rt.path, s.v1(rt.handle)))
+		route(rt.method+" "+opts.ContextPath+rt.path, s.api(rt.handle))
 	}
-	s.mux.Handle(opts.ContextPath+"/v1/ns/", s.instrument("/v1/ns/", noSuchAPI))
+	for _, path := range []string{"/v1/auth/login", "/v1/auth/users/login", "/v3/auth/user/login"} {
+		route(opts.ContextPath+path, onlyPost)
+	}
+	route(opts.ContextPath+"/v1/ns/", noSuchAPI)
+	for _, path := range []string{"/v2/", "/v3/"} {
+		route(opts.ContextPath+path, func(_ http.ResponseWriter, r *http.Request) error { return errNotOffered(r) })
+	}
 
-	s.mux.Handle("GET /metrics", s.instrument("GET /metrics", s.metricsHandler()))
-	s.mux.Handle("GET /livez", s.instrument("GET /livez", s.livez))
-	s.mux.Handle("GET /readyz", s.instrument("GET /readyz", s.readyz))
-	s.mux.Handle("/debug/pprof/", s.instrument("/debug/pprof/", s.profile))
+	route("GET /metrics", s.metricsHandler())
+	route("GET /livez", s.livez)
+	route("GET /readyz", s.readyz)
+	route("/debug/pprof/", s.profile)
+	route("GET /{$}", s.welcome)
+	if opts.ContextPath != "" {
+		route("GET "+opts.ContextPath, s.welcome)
+		route("GET "+opts.ContextPath+"/{$}", s.welcome)
+	}
 
 	s.other = s.instrument("other", func(http.ResponseWriter, *http.Request) error { return errNotFound })
 	s.mux.Handle("/", s.other)
@@ -138,7 +157,13 @@ func NewHTTPServer(h http.Handler, log *zap.Logger) *http.Server {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The mux would redirect a path that is not clean, and one that lacks
 	// the slash of a subtree: no API client expects that.
-	if p := r.URL.Path; !isClean(p) || p == "/debug/pprof" || p == s.opts.ContextPath+"/v1/ns" {
+	p := r.URL.Path
+	switch strings.TrimPrefix(p, s.opts.ContextPath) {
+	case "/v1/ns", "/v2", "/v3", "/debug/pprof":
+		s.other.ServeHTTP(w, r)
+		return
+	}
+	if !isClean(p) {
 		s.other.ServeHTTP(w, r)
 		return
 	}
@@ -149,8 +174,8 @@ func isClean(p string) bool {
 	return p == "/" || p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
 }
 
-// v1 puts before a handler what all of the v1 API have in common.
-func (s *Server) v1(h func(http.ResponseWriter, *http.Request, params) error) handler {
+// api puts before a handler what all of the Nacos API have in common.
+func (s *Server) api(h func(http.ResponseWriter, *http.Request, params) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if ready, reason := s.ready(); !ready {
 			return errNotReady(reason)

@@ -516,8 +516,14 @@ func TestDeleteLeavesOthers(t *testing.T) { // cases C14
 		ok("DELETE instance?serviceName=a&ip=10.1.1.2&port=80&ephemeral=false"),
 		{"GET instance/list?serviceName=a", "", "", 200, js, is},
 	})
-	if n := f.logs.FilterLevelExact(zap.WarnLevel).Len(); n != 2 {
-		t.Errorf("%d warnings, want one for each instance that stays", n)
+	warnings := f.logs.FilterLevelExact(zap.WarnLevel).All()
+	if len(warnings) != 2 {
+		t.Fatalf("%d warnings, want one for each instance that stays", len(warnings))
+	}
+	for i, why := range []string{"over gRPC", "leave out ephemeral"} {
+		if is := fmt.Sprint(warnings[i].ContextMap()["why"]); !strings.Contains(is, why) {
+			t.Errorf("warning %d does not say %q: %s", i, why, is)
+		}
 	}
 	for range 100 {
 		f.do("DELETE", "/nacos/v1/ns/instance?serviceName=a&ip=10.1.1.1&port=80", "")
@@ -570,7 +576,15 @@ func TestNotReady(t *testing.T) {
 	if w := f.do("GET", "/livez", ""); w.Code != 200 {
 		t.Errorf("livez: %d %s", w.Code, w.Body)
 	}
+	gauge := func(want string) {
+		t.Helper()
+		if body := f.do("GET", "/metrics", "").Body.String(); !strings.Contains(body, "\nstarling_ready "+want+"\n") {
+			t.Errorf("/metrics lacks starling_ready %s", want)
+		}
+	}
+	gauge("0")
 	f.reason = ""
+	gauge("1")
 	if w := f.do("GET", "/readyz", ""); w.Code != 200 || w.Body.String() != `{"status":"ready"}` {
 		t.Errorf("readyz: %d %s", w.Code, w.Body)
 	}
@@ -603,10 +617,10 @@ func TestInternalErrors(t *testing.T) {
 	metrics := f.do("GET", "/metrics", "").Body.String()
 	for _, line := range []string{
 		"starling_http_panics_total 1",
-		`starling_http_requests_total{class="5xx",route="POST /v1/ns/instance"} 1`,
-		`starling_http_requests_total{class="5xx",route="PUT /v1/ns/instance/beat"} 1`,
-		`starling_http_requests_total{class="2xx",route="GET /v1/ns/instance/list"} 0`,
-		`starling_http_request_seconds_count{route="PUT /v1/ns/instance/beat"} 1`,
+		`starling_http_requests_total{class="5xx",route="POST /nacos/v1/ns/instance"} 1`,
+		`starling_http_requests_total{class="5xx",route="PUT /nacos/v1/ns/instance/beat"} 1`,
+		`starling_http_requests_total{class="2xx",route="GET /nacos/v1/ns/instance/list"} 0`,
+		`starling_http_request_seconds_count{route="PUT /nacos/v1/ns/instance/beat"} 1`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
 			t.Errorf("/metrics lacks %s", line)

@@ -1,0 +1,44 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+)
+
+// noAuthToken is what everybody gets who logs in; nothing looks at it. It is
+// the token of a Nacos whose authorisation is off.
+const noAuthToken = "AUTH_DISABLED"
+
+// tokenTTL is how long clients may keep a token, in seconds; as in Nacos.
+const tokenTTL = 18000
+
+// login serves the logins of all generations of SDKs (http-api §6.3, §8.4).
+// There are no accounts, so any passes: an SDK that has one configured logs in
+// before anything else, and the Python one fails every call if it cannot.
+func (s *Server) login(w http.ResponseWriter, r *http.Request, p params) error {
+	name := p.get("username")
+	if name == "" {
+		return errRequired("username")
+	}
+	if _, given := p["password"]; !given {
+		return errRequired("password")
+	}
+	s.log.Debug("login; there are no accounts, so any passes", zap.String("username", clip(name)), zap.String("peer", r.RemoteAddr))
+
+	b := nacos.AppendString([]byte(`{"accessToken":`), noAuthToken)
+	b = strconv.AppendInt(append(b, `,"tokenTtl":`...), tokenTTL, 10)
+	b = nacos.AppendString(append(b, `,"globalAdmin":true,"username":`...), name)
+	w.Header().Set("Authorization", "Bearer "+noAuthToken)
+	writeJSON(w, http.StatusOK, append(b, '}'))
+	return nil
+}
+
+// onlyPost answers other methods on the path of a login (golden scenario 21).
+func onlyPost(w http.ResponseWriter, r *http.Request) error {
+	w.Header().Set("Allow", http.MethodPost)
+	return errMethod(r)
+}
