@@ -57,7 +57,7 @@ var imports = []struct {
 	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
 		[]string{grpc, zap, prometheus}, nil},
 	{"cmd/starling", []string{"pkg/node"},
-		[]string{zap, "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, nil},
+		[]string{zap, "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 }
 
 var testLibraries = []string{"github.com/google/go-cmp/cmp", "go.uber.org/goleak"}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit statuses. Scripts rely on them.
@@ -28,18 +29,18 @@ const (
 // their own.
 type process struct {
 	args           []string // without the program's name
-	lookupEnv      func(string) (string, bool)
+	env            []string // NAME=value
 	stdout, stderr io.Writer
 	notify         func(chan<- os.Signal) // subscribes to requests to stop
 }
 
 func main() {
 	os.Exit(run(&process{
-		args:      os.Args[1:],
-		lookupEnv: os.LookupEnv,
-		stdout:    os.Stdout,
-		stderr:    os.Stderr,
-		notify:    func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) },
+		args:   os.Args[1:],
+		env:    os.Environ(),
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		notify: func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) },
 	}))
 }
 
@@ -84,6 +85,8 @@ server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 
+	root.InitDefaultHelpCmd()
+	plainSwitches(root)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitOK
@@ -95,3 +98,22 @@ server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
 	fmt.Fprintf(p.stderr, "starling: %v\nSee '%s --help'.\n", err, cmd.CommandPath())
 	return exitUsage
 }
+
+// plainSwitches makes --help show a switch as --check rather than
+// --check[=true|false].
+func plainSwitches(c *cobra.Command) {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
+			f.Value = plainSwitch{f.Value}
+		}
+	})
+	for _, sub := range c.Commands() {
+		plainSwitches(sub)
+	}
+}
+
+// A plainSwitch has all methods of a flag's value but IsBoolFlag, which is
+// what brings the noise.
+type plainSwitch struct{ pflag.Value }

@@ -25,19 +25,8 @@ import (
 // list of NAME=value.
 func starling(env []string, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(&process{args: args, lookupEnv: lookupIn(env), stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}})
+	status = run(&process{args: args, env: env, stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}})
 	return status, out.String(), errs.String()
-}
-
-func lookupIn(env []string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for _, kv := range env {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
-				return v, true
-			}
-		}
-		return "", false
-	}
 }
 
 // file makes a configuration file.
@@ -80,11 +69,24 @@ func TestExitStatus(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		f(exitOK, "starling", "completion", shell)
 	}
+	for flag, want := range map[string]string{
+		"log-level":  "debug\ninfo\nwarn\nerror\n:4\n",
+		"log-format": "console\njson\n:4\n",
+		"config":     "yaml\nyml\n:8\n", // files with these endings
+		"data-dir":   ":16\n",           // directories
+		"port":       ":4\n",            // nothing
+	} {
+		if _, stdout, _ := starling(nil, "__complete", "serve", "--"+flag, ""); stdout != want {
+			t.Errorf("completion of --%s: %q", flag, stdout)
+		}
+	}
 	f(exitUsage, "csh", "completion", "csh")
 	f(exitUsage, "unknown command", "srve")
 	f(exitUsage, "unknown flag: --prot", "serve", "--prot", "8848")
 	f(exitUsage, "--port", "serve", "--port", "x")
 	f(exitUsage, "--port: 80: must be from 1001", "serve", "--port", "80")
+	f(exitUsage, "--bind", "serve", "--bind", "300.1.1.1")
+	f(exitUsage, "--name: is empty", "serve", "--name", "")
 	f(exitUsage, "--push-window", "serve", "--push-window", "100") // no unit
 	f(exitUsage, "debug, info, warn, error", "serve", "--log-level", "trace")
 	f(exitUsage, "console, json", "serve", "--log-format", "text")
@@ -99,6 +101,18 @@ func TestExitStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	f(exitFailed, dir, "serve", "--data-dir", dir)
+	f(exitFailed, "--data-dir: ", "serve", "--data-dir", dir)
+}
+
+func TestSwitchesInHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"version", "--help"}, {"completion", "zsh", "--help"}} {
+		if _, stdout, _ := starling(nil, args...); strings.Contains(stdout, "true|false") || stdout == "" {
+			t.Errorf("%v: %s", args, stdout)
+		}
+	}
+	if status, stdout, _ := starling([]string{"STARLING_NAME=n1"}, "serve", "--check=true"); status != exitOK || !strings.Contains(stdout, "port: 8848") {
+		t.Errorf("status %d: %s", status, stdout)
+	}
 }
 
 func TestHelpHidesTheClockOffset(t *testing.T) {
@@ -282,6 +296,55 @@ func TestWrongVariable(t *testing.T) {
 	f("STARLING_JOIN=10.0.0.2", "single nodes only")
 }
 
+func TestStrangeVariables(t *testing.T) {
+	env := []string{
+		"STARLING_NAME=n1", "HOME=/", "STARLINGX=1", "STARLING_EMPTY=",
+		"STARLING_DATADIR=/d", "STARLING_CHECK=true",
+		// A service named starling and one named starling-web, in Kubernetes.
+		"STARLING_SERVICE_HOST=10.96.0.7", "STARLING_SERVICE_PORT=8848", "STARLING_SERVICE_PORT_HTTP=8848",
+		"STARLING_PORT_8848_TCP=tcp://10.96.0.7:8848", "STARLING_PORT_8848_TCP_ADDR=10.96.0.7",
+		"STARLING_WEB_PORT=tcp://10.96.0.8:80", "STARLING_WEB_SERVICE_HOST=10.96.0.8",
+	}
+	status, _, stderr := starling(env, "serve", "--check")
+	if want := "starling: STARLING_CHECK names no setting and is ignored\nstarling: STARLING_DATADIR names no setting and is ignored\n"; status != exitOK || stderr != want {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	// A node says so before it does anything else.
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr = starling(env, "serve", "--data-dir", file)
+	if line, _, _ := strings.Cut(stderr, "\n"); status != exitFailed || !json.Valid([]byte(line)) || !strings.Contains(line, `"level":"warn"`) || !strings.Contains(line, `["STARLING_CHECK","STARLING_DATADIR"]`) {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}
+
+func TestIsTerminal(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if isTerminal(null) || isTerminal(w) || isTerminal(&bytes.Buffer{}) {
+		t.Error("what is no terminal is taken for one")
+	}
+	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("no terminal to be had: ", err)
+	}
+	defer pty.Close()
+	if !isTerminal(pty) {
+		t.Error("a terminal is not recognized")
+	}
+}
+
 // A terminal stands in for stdout and stderr of a running node.
 type terminal struct {
 	mu   sync.Mutex
@@ -344,7 +407,7 @@ func TestServe(t *testing.T) {
 			status := make(chan int, 1)
 			go func() {
 				status <- run(&process{
-					args: append(args, "--log-format", format), lookupEnv: lookupIn(nil), stdout: &stdout, stderr: &stderr,
+					args: append(args, "--log-format", format), stdout: &stdout, stderr: &stderr,
 					notify: func(c chan<- os.Signal) { signals <- c },
 				})
 			}()

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/sys/unix"
 
 	"github.com/starling-registry/starling/pkg/node"
 )
@@ -39,13 +40,17 @@ over the file. Unknown keys in the file are errors.`,
   starling serve --bind 0.0.0.0 --data-dir /var/lib/starling
   STARLING_PORT=8858 starling serve --data-dir ./second
   starling serve --config node.yaml --check   # print all settings and where each comes from`,
-		Args: cobra.NoArgs,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s.opts.Version = versionString()
-			if err := s.complete(p.lookupEnv); err != nil {
+			if err := s.complete(p.env); err != nil {
 				return err
 			}
 			if s.check {
+				for _, v := range s.strange {
+					fmt.Fprintf(p.stderr, "starling: %s names no setting and is ignored\n", v)
+				}
 				if err := s.write(p.stdout); err != nil {
 					return errFailed{err}
 				}
@@ -60,6 +65,7 @@ over the file. Unknown keys in the file are errors.`,
 	for _, g := range s.groups {
 		c.Flags().AddFlagSet(g.FlagSet)
 	}
+	s.completions(c)
 	c.SetUsageFunc(func(c *cobra.Command) error {
 		var b strings.Builder
 		fmt.Fprintf(&b, "Usage:\n  %s\n\nExamples:\n%s\n", c.UseLine(), c.Example)
@@ -81,6 +87,9 @@ func serve(ctx context.Context, p *process, s *settings) error {
 	opts := s.opts
 	logger := newLogger(p.stderr, s.logLevel, s.logFormat)
 	opts.Logger = logger
+	if len(s.strange) > 0 {
+		logger.Warn("environment variables that name no setting are ignored", zap.Strings("variables", s.strange))
+	}
 	n, err := node.Start(ctx, opts)
 	if err != nil {
 		return err
@@ -164,6 +173,7 @@ func isTerminal(w io.Writer) bool {
 	if !ok {
 		return false
 	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	// Not every character device is one: /dev/null is not.
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
 }

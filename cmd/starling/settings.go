@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
@@ -26,6 +27,9 @@ type settings struct {
 
 	groups []group
 	source map[string]string // of each flag that is not at its default
+
+	// strange are the STARLING_ variables that name no setting, sorted.
+	strange []string
 }
 
 // A group of flags that stand together in --help.
@@ -52,8 +56,8 @@ func newSettings(logFormat string) *settings {
 	f.StringVar(&s.opts.DataDir, "data-dir", s.opts.DataDir, "directory for what must survive a restart; one for each node")
 	f.StringVar(&s.opts.Name, "name", s.opts.Name, "name of the node, for people (default the host name)")
 	f.StringVar(&s.config, "config", "", "YAML file with settings; its keys are these flags without the dashes in front")
-	f.Var(&choice{&s.logLevel, []string{"debug", "info", "warn", "error"}}, "log-level", "debug, info, warn or error")
-	f.Var(&choice{&s.logFormat, []string{"console", "json"}}, "log-format", "console or json (default console if stderr is a terminal)")
+	f.Var(&choice{&s.logLevel, logLevels}, "log-level", "debug, info, warn or error")
+	f.Var(&choice{&s.logFormat, logFormats}, "log-format", "console or json (default console if stderr is a terminal)")
 	f.BoolVar(&s.check, "check", false, "check the settings, print them and where they come from, do not start")
 	f.DurationVar(&s.opts.ClockOffset, "clock-offset", 0, "for tests: added to the clock of this machine")
 	s.logLevel, s.logFormat = "info", logFormat
@@ -79,6 +83,32 @@ func newSettings(logFormat string) *settings {
 		f.IntVar(l.Value, l.Flag, *l.Value, l.Usage)
 	}
 	return s
+}
+
+var (
+	logLevels  = []string{"debug", "info", "warn", "error"}
+	logFormats = []string{"console", "json"}
+)
+
+// completions tells the shell what the flags of c take. Files are its default.
+func (s *settings) completions(c *cobra.Command) {
+	values := map[string]cobra.CompletionFunc{
+		"config":          cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
+		"data-dir":        cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs),
+		"log-level":       cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp),
+		"log-format":      cobra.FixedCompletions(logFormats, cobra.ShellCompDirectiveNoFileComp),
+		"gossip-key-file": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+	}
+	err := s.all(func(f *pflag.Flag) error {
+		complete := values[f.Name]
+		if complete == nil {
+			complete = cobra.NoFileCompletions
+		}
+		return c.RegisterFlagCompletionFunc(f.Name, complete)
+	})
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
 }
 
 // all calls fn with each flag, in the order of --help, and stops at the first
@@ -109,8 +139,16 @@ func (s *settings) lookup(name string) *pflag.Flag {
 }
 
 // complete takes what the parsed command line has left open from the
-// environment and the file, and validates the outcome.
-func (s *settings) complete(lookupEnv func(string) (string, bool)) error {
+// environment (a list of NAME=value) and the file, and validates the outcome.
+func (s *settings) complete(environ []string) error {
+	env := map[string]string{}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		// Empty is not set, as with ${PORT:-} in a compose file.
+		if strings.HasPrefix(name, envPrefix) && value != "" {
+			env[name] = value
+		}
+	}
 	s.all(func(f *pflag.Flag) error {
 		if f.Changed {
 			s.source[f.Name] = "flag"
@@ -119,8 +157,8 @@ func (s *settings) complete(lookupEnv func(string) (string, bool)) error {
 	})
 	if err := s.all(func(f *pflag.Flag) error {
 		variable := envName(f.Name)
-		// Empty is not set, as with ${PORT:-} in a compose file.
-		if v, _ := lookupEnv(variable); v != "" && s.lookup(f.Name) != nil {
+		if v := env[variable]; v != "" && s.lookup(f.Name) != nil {
+			delete(env, variable)
 			err := s.set(f, v, variable)
 			if err != nil && strings.HasPrefix(v, "tcp://") {
 				err = fmt.Errorf("%w (Kubernetes sets this variable in every pod beside a service named starling; \"enableServiceLinks: false\" in the pod's spec ends that)", err)
@@ -131,6 +169,12 @@ func (s *settings) complete(lookupEnv func(string) (string, bool)) error {
 	}); err != nil {
 		return err
 	}
+	for name, value := range env {
+		if !isServiceLink(name, value) {
+			s.strange = append(s.strange, name)
+		}
+	}
+	slices.Sort(s.strange)
 	if s.config != "" {
 		if err := s.readFile(); err != nil {
 			return err
@@ -139,8 +183,17 @@ func (s *settings) complete(lookupEnv func(string) (string, bool)) error {
 	return s.opts.Validate()
 }
 
+const envPrefix = "STARLING_"
+
 func envName(flag string) string {
-	return "STARLING_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// isServiceLink recognizes the variables that Kubernetes sets in every pod
+// beside a service whose name begins with starling.
+func isServiceLink(name, value string) bool {
+	return strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name, "_SERVICE_PORT") ||
+		strings.Contains(name, "_PORT_") || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }
 
 // set gives a flag the value that a source has for it, unless a stronger

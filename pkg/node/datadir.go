@@ -52,18 +52,18 @@ type DataDir struct {
 func Open(dir string) (*DataDir, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+		return nil, fmt.Errorf("--data-dir: %s: %w", dir, err)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the data directory: %w", err)
+		return nil, fmt.Errorf("--data-dir: cannot make the data directory: %w", err)
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the data directory: %w", err)
+		return nil, fmt.Errorf("--data-dir: cannot open the data directory: %w", err)
 	}
 	d := &DataDir{path: path, root: root}
 	if err := d.open(); err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, errors.Join(fmt.Errorf("--data-dir: %w", err), d.Close())
 	}
 	return d, nil
 }
@@ -76,7 +76,7 @@ func (d *DataDir) open() error {
 	// The kernel gives the lock back when the process ends, however it ends.
 	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own (--data-dir)", d.path)
+		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
 	} else if err != nil {
 		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
 	}

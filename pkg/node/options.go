@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -158,9 +159,9 @@ type Options struct {
 	// under way at the same time. gRPC clients wait for their turn. Default
 	// 1,000.
 	MaxStreamsPerConnection int
-	// MaxRequestBytes bounds one request. Default 10 MiB (what Nacos and its
-	// SDKs use, grpc-protocol §1.3); a form of the HTTP API is bounded by 1 MiB
-	// as well.
+	// MaxRequestBytes bounds one gRPC message, default 10 MiB (what Nacos and
+	// its SDKs use, grpc-protocol §1.3), and a form of the HTTP API, which is
+	// bounded by 1 MiB as well.
 	MaxRequestBytes int
 	// MaxHeaderBytes bounds the headers of a request, gRPC or HTTP. Default
 	// 64 KiB.
@@ -291,7 +292,7 @@ func (o *Options) Limits() []Limit {
 		{"max-subscriptions-per-connection", &o.MaxSubscriptionsPerConnection, 1, many, "services and patterns that one connection follows"},
 		{"max-instances-per-connection", &o.MaxInstancesPerConnection, 1, many, "instances that one connection publishes"},
 		{"max-streams-per-connection", &o.MaxStreamsPerConnection, 10, 1 << 20, "requests of one connection under way at the same time"},
-		{"max-request-bytes", &o.MaxRequestBytes, 64 << 10, 1 << 30, "size of one request"},
+		{"max-request-bytes", &o.MaxRequestBytes, 64 << 10, 1 << 30, "size of one gRPC message, and of a form over HTTP, which is also bounded by 1 MiB"},
 		{"max-header-bytes", &o.MaxHeaderBytes, 4 << 10, 16 << 20, "size of the headers of one request"},
 		{"max-fuzzy-patterns", &o.MaxFuzzyPatterns, 0, many, "different patterns of fuzzy watches on the node"},
 		{"max-fuzzy-matches", &o.MaxFuzzyMatches, 1, many, "services that a fuzzy watch is told of at its start"},
@@ -325,7 +326,7 @@ func (o *Options) Validate() error {
 	}
 
 	if o.Name == "" {
-		wrong("name", "the host has no name, so give the node one")
+		wrong("name", "is empty: give the node a name; without this setting it has the name of the host, if there is one")
 	} else if !isName(o.Name) {
 		wrong("name", "%q: use up to 128 letters, digits, '.', '-' and '_'", o.Name)
 	}
@@ -378,8 +379,13 @@ func isName(s string) bool {
 // completeAddresses checks Bind and Advertise and fills in the latter.
 func (o *Options) completeAddresses() error {
 	isHost := func(s string) bool {
-		_, err := netip.ParseAddr(s)
-		return err == nil || isName(s)
+		if _, err := netip.ParseAddr(s); err == nil {
+			return true
+		}
+		// The last part of a host name is no number, so 300.1.1.1 and 10.0.0
+		// are addresses with a mistake.
+		_, err := strconv.ParseUint(s[strings.LastIndexByte(s, '.')+1:], 10, 64)
+		return isName(s) && err != nil
 	}
 	if !isHost(o.Bind) {
 		return fmt.Errorf("--bind: %q: must be an IP address or a host name, without a port or brackets", o.Bind)

@@ -35,13 +35,16 @@ func TestValidateNamesTheFlag(t *testing.T) {
 			t.Errorf("--%s (%s): %v", flag, reason, err)
 		}
 	}
-	f("name", "no name", func(o *Options) { o.Name = "" })
+	f("name", "is empty", func(o *Options) { o.Name = "" })
 	f("name", `"a b"`, func(o *Options) { o.Name = "a b" })
 	f("name", "up to 128", func(o *Options) { o.Name = strings.Repeat("a", 129) })
 	f("data-dir", "empty", func(o *Options) { o.DataDir = "" })
 	f("bind", "without a port", func(o *Options) { o.Bind = "127.0.0.1:8848" })
 	f("bind", "brackets", func(o *Options) { o.Bind = "[::1]" })
 	f("bind", "", func(o *Options) { o.Bind = "" })
+	f("bind", "must be an IP address", func(o *Options) { o.Bind = "300.1.1.1" })
+	f("bind", "must be an IP address", func(o *Options) { o.Bind = "10.0.0" })
+	f("advertise", "must be an IP address", func(o *Options) { o.Advertise = "10.0.0.256" })
 	f("advertise", "unspecified", func(o *Options) { o.Advertise = "0.0.0.0" })
 	f("advertise", "unspecified", func(o *Options) { o.Advertise = "::" })
 	f("advertise", "without a port", func(o *Options) { o.Advertise = "host:1" })
@@ -155,6 +158,7 @@ func TestAdvertise(t *testing.T) {
 	f("10.0.0.5", "", "10.0.0.5")
 	f("::1", "", "::1")
 	f("localhost", "", "localhost")
+	f("node1", "10.example.com", "10.example.com")
 	f("0.0.0.0", "node-1.example.com", "node-1.example.com")
 	f("::", "2001:db8::1", "2001:db8::1")
 }
