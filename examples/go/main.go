@@ -51,6 +51,7 @@ func run(args []string) error {
 		return err
 	}
 	defer client.CloseClient()
+	failed := func(err error) error { return fmt.Errorf("%w; is Starling running at %s?", err, server) }
 
 	service := args[1]
 	switch args[0] {
@@ -62,10 +63,11 @@ func run(args []string) error {
 		if _, err := client.RegisterInstance(vo.RegisterInstanceParam{
 			ServiceName: service, Ip: ip, Port: port, Weight: 1, Enable: true, Healthy: true, Ephemeral: true,
 		}); err != nil {
-			return err
+			return failed(err)
 		}
 		fmt.Printf("%s is registered at %s; Ctrl-C ends it\n", args[2], service)
 	case "watch":
+		fmt.Printf("watching %s…; Ctrl-C ends it\n", service)
 		if err := client.Subscribe(&vo.SubscribeParam{ServiceName: service, SubscribeCallback: func(instances []model.Instance, err error) {
 			if err != nil {
 				fmt.Println(err)
@@ -82,9 +84,8 @@ func run(args []string) error {
 			slices.Sort(hosts)
 			fmt.Printf("%s  %s: [%s]\n", time.Now().Format("15:04:05.000"), service, strings.Join(hosts, ", "))
 		}}); err != nil {
-			return err
+			return failed(err)
 		}
-		fmt.Printf("watching %s; Ctrl-C ends it\n", service)
 	default:
 		return fmt.Errorf("unknown verb %q", args[0])
 	}
