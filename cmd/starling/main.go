@@ -66,8 +66,8 @@ A node opens two ports: HTTP on 8848 (--port) and gRPC for clients on 9848
 Then, in another terminal, register an instance and list its service:
   curl -X POST 'http://127.0.0.1:8848/nacos/v1/ns/instance?serviceName=hello&ip=10.0.0.1&port=8080'
   curl 'http://127.0.0.1:8848/nacos/v1/ns/instance/list?serviceName=hello'
-It is gone after 30s, since nobody sends its beats. An SDK does that: point its
-server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
+It is gone after 30 to 35 s, since nobody sends its beats. An SDK does that: point
+its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
 		Version:       versionString(),
 		SilenceErrors: true,
 		SilenceUsage:  true,

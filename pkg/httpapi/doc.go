@@ -1,5 +1,5 @@
-// Package httpapi serves HTTP: the Nacos v1 API of naming clients, and what
-// operators and probes ask.
+// Package httpapi serves HTTP: the Nacos v1 API of naming clients, the logins of
+// SDKs, and what operators and probes ask.
 //
 // Invariant: an answer, right or wrong, has the status, the content type and
 // the shape that a Nacos client of that API version expects; whatever comes
@@ -7,7 +7,7 @@
 // has changed nothing.
 //
 // A request takes: route table ([Server] in server.go), readiness and
-// parameters (params.go), handler (instance.go, beat.go, operator.go). A
+// parameters (params.go), handler (instance.go, beat.go, login.go, operator.go). A
 // handler writes its success itself and returns anything else as an error from
 // the table in errors.go.
 //
