@@ -76,6 +76,9 @@ func TestPathsBesideTheAPI(t *testing.T) {
 	for _, path := range []string{"/nacos/v2/ns/instance/list", "/nacos/v3/client/ns/instance", "/nacos/v3/"} {
 		check(f.do("GET", path, ""), path, 404, `"message":"this version of Starling does not offer this API yet: GET `+path+`"`)
 	}
+	for _, route := range []string{"GET /", "GET /nacos", "GET /nacos/"} {
+		check(f.do("GET", "/metrics", ""), route, 200, `starling_http_requests_total{class="2xx",route="`+route+`"} 1`)
+	}
 	f = newFixture(t, func(o *Options) { o.ContextPath = "" })
 	check(f.do("GET", "/", ""), "/", 200, "Starling, a service registry for Nacos clients: API under /v1/ns,")
 }

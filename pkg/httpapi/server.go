@@ -93,7 +93,9 @@ func New(opts Options) *Server {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
 	s.metrics = newMetrics(opts.Metrics, s.ready)
-	route := func(pattern string, h handler) { s.mux.Handle(pattern, s.instrument(pattern, h)) }
+	route := func(pattern string, h handler) {
+		s.mux.Handle(pattern, s.instrument(strings.TrimSuffix(pattern, "{$}"), h))
+	}
 
 	for _, rt := range []struct {
 		method, path string
