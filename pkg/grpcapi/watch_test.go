@@ -39,16 +39,17 @@ func (c *client) told(wait time.Duration) []string {
 			c.b.t.Fatal(err)
 		}
 		sign := map[string]string{"ADD_SERVICE": "+", "DELETE_SERVICE": "-"}
-		line := strings.TrimSuffix(strings.TrimPrefix(m.SyncType, "FUZZY_WATCH_"), "_NOTIFY")
+		var line strings.Builder
+		line.WriteString(strings.TrimSuffix(strings.TrimPrefix(m.SyncType, "FUZZY_WATCH_"), "_NOTIFY"))
 		if m.TotalBatch > 0 {
-			line += fmt.Sprintf(" %d/%d", m.CurrentBatch, m.TotalBatch)
+			line.WriteString(fmt.Sprintf(" %d/%d", m.CurrentBatch, m.TotalBatch))
 		} else {
-			line += " " + sign[m.ChangedType] + m.ServiceKey
+			line.WriteString(" " + sign[m.ChangedType] + m.ServiceKey)
 		}
 		for _, x := range m.Contexts {
-			line += " " + sign[x.ChangedType] + strings.TrimPrefix(x.ServiceKey, "public@@DEFAULT_GROUP@@")
+			line.WriteString(" " + sign[x.ChangedType] + strings.TrimPrefix(x.ServiceKey, "public@@DEFAULT_GROUP@@"))
 		}
-		lines = append(lines, line)
+		lines = append(lines, line.String())
 	}
 	return lines
 }

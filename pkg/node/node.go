@@ -159,7 +159,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	sdks := grpcapi.New(gs)
 
 	hs := httpapi.DefaultOptions()
-	hs.Registry, hs.Beats = reg, beats
+	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = func() (bool, string) {
 		if serving.Load() {
 			return true, ""
