@@ -188,7 +188,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	c.stream = stream
 	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
 	c.subscriber = c.server.opts.Push.Attach(c.id, c)
-	c.clientVersion, c.clientIP = setup.ClientVersion, clientIP
+	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(clientIP)
 	// Under the lock: end must not take the connection out of the table
 	// before it is in.
 	c.server.mu.Lock()
@@ -196,7 +196,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	c.server.mu.Unlock()
 	c.mu.Unlock()
 	close(c.registered)
-	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", setup.ClientVersion), zap.Any("labels", setup.Labels))
+	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.Any("labels", setup.Labels))
 	// After the registration: the client sends requests as soon as it has the
 	// ack (grpc-protocol §2.2).
 	if setup.WantsAck() {
