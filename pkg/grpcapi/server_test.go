@@ -887,3 +887,29 @@ func TestLongTexts(t *testing.T) {
 		}
 	})
 }
+
+// A connection cannot make the server wait for many unfinished requests, nor
+// for long.
+func TestRequestsThatDoNotArrive(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.connect()
+		defer c.close()
+		c.register("s", "1.1.1.1")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for range maxReceiving - 1 {
+			if _, err := c.cc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/Request/request"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		c.expect("HealthCheckRequest", `{}`, `HealthCheckResponse {"resultCode":200,"errorCode":0,"success":true}`)
+		time.Sleep(DefaultOptions().ReceiveTimeout - time.Second)
+		c.expect("HealthCheckRequest", `{}`, `HealthCheckResponse {"resultCode":200,"errorCode":0,"success":true}`)
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		if n := b.server.Connections(); n != 0 {
+			t.Errorf("%d connections are left", n)
+		}
+	})
+}
