@@ -73,7 +73,7 @@ compat: build ## run the official SDKs against a node, write docs/COMPATIBILITY.
 	STARLING_BIN=$(abspath $(BIN)) COMPAT_REPORT=$(abspath docs/COMPATIBILITY.md) \
 		go test -count=1 -timeout=20m 2>&1 | tee $(abspath bin/compat.log)
 
-attack: build ## mistreat a node in every way known (test/attack), 70 s
+attack: build ## mistreat a node in every way known (test/attack), about a minute
 	go run ./test/attack -bin $(BIN)
 
 attack-full: build

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -373,6 +375,122 @@ func manyConnections(a *arena) (string, error) {
 		errs = append(errs, fmt.Errorf("%d are still open after %v", open, time.Since(start)))
 	}
 	return fmt.Sprintf("dialled in %.1f s, all closed after %.1f s", dialed.Seconds(), time.Since(start).Seconds()), errors.Join(errs...)
+}
+
+func comeAndGo(a *arena) (string, error) {
+	n := 3000
+	if a.long {
+		n = 20_000
+	}
+	start := time.Now()
+	err := parallel(8, func(w int) error {
+		for i := w; i < n; i += 8 {
+			c, err := net.DialTimeout("tcp", []string{a.srv.grpc(), a.srv.http()}[i/8%2], callTimeout)
+			if err != nil {
+				return fmt.Errorf("connection %d: %w", i, err)
+			}
+			if i/16%2 == 0 {
+				_ = c.(*net.TCPConn).SetLinger(0)
+			}
+			c.Close()
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d in %.1f s", n, time.Since(start).Seconds()), err
+}
+
+// noFiles takes all file descriptors that the process may have.
+func noFiles(a *arena) (string, error) {
+	v, err := a.srv.vitals(false)
+	if err != nil {
+		return "", err
+	}
+	c, err := a.connect(manners{})
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	limit := func(n string) error {
+		if out, err := exec.Command("prlimit", "--pid", strconv.Itoa(a.srv.cmd.Process.Pid), "--nofile="+n+":").CombinedOutput(); err != nil {
+			return fmt.Errorf("prlimit: %w: %s", err, out)
+		}
+		return nil
+	}
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		return "skipped, there is no prlimit", nil
+	}
+	if err := limit(strconv.Itoa(v.fds + 50)); err != nil {
+		return "", err
+	}
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for i := range 400 { // the kernel accepts more than the server does
+		d, err := net.DialTimeout("tcp", []string{a.srv.grpc(), a.srv.http()}[i%2], callTimeout)
+		if err != nil {
+			break
+		}
+		conns = append(conns, d)
+	}
+	var errs []error
+	for start := time.Now(); time.Since(start) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+		errs = append(errs, healthy(c))
+	}
+	now, err := a.srv.vitals(false)
+	errs = append(errs, err, limit("20000"))
+	for _, d := range conns {
+		d.Close()
+	}
+	conns = nil
+	errs = append(errs, within(5*time.Second, func() error {
+		d, err := a.connect(manners{})
+		if err == nil {
+			d.close()
+		}
+		return err
+	}))
+	return fmt.Sprintf("%d of %d files in use, then served again", now.fds, v.fds+50), errors.Join(errs...)
+}
+
+// unknownServices names services that nobody has heard of, once each.
+func unknownServices(a *arena) (string, error) {
+	n := 20_000
+	if a.long {
+		n = 200_000
+	}
+	start := time.Now()
+	err := parallel(8, func(w int) error {
+		c, err := a.connect(manners{})
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		for i := w; i < n; i += 8 {
+			name := fmt.Sprint("unknown", i)
+			switch i / 8 % 4 {
+			case 0:
+				_, err = c.query(name)
+			case 1:
+				if err = must(c.subscribe(name)); err == nil {
+					err = must(c.call(nacos.TypeSubscribeServiceRequest, object{"namespace": "public", "serviceName": name, "groupName": "DEFAULT_GROUP"}))
+				}
+			case 2:
+				if err = must(c.register(name, inst("10.0.0.1", 80))); err == nil {
+					err = must(c.deregister(name, inst("10.0.0.1", 80)))
+				}
+			default:
+				_, err = a.httpHosts("public", "DEFAULT_GROUP", name)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return fmt.Sprintf("%d names in %.1f s", n, time.Since(start).Seconds()), err
 }
 
 func isTimeout(err error) bool {

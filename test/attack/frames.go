@@ -33,10 +33,11 @@ type rawHTTP2 struct {
 	ended           chan struct{}
 	err             error // why; set when ended is closed
 
-	mu      sync.Mutex
-	credit  *sync.Cond
-	window  int64
-	streams map[uint32]int64
+	mu       sync.Mutex
+	credit   *sync.Cond
+	window   int64
+	streams  map[uint32]int64
+	statuses map[string]int // grpc-status of the answers
 }
 
 // http2 connects and exchanges settings.
@@ -45,7 +46,7 @@ func (a *arena) http2() (*rawHTTP2, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &rawHTTP2{conn: c, fr: http2.NewFramer(c, nil), ended: make(chan struct{}), window: 65535, streams: map[uint32]int64{}}
+	h := &rawHTTP2{conn: c, fr: http2.NewFramer(c, nil), ended: make(chan struct{}), window: 65535, streams: map[uint32]int64{}, statuses: map[string]int{}}
 	h.fr.AllowIllegalWrites = true
 	h.enc = hpack.NewEncoder(&h.block)
 	h.credit = sync.NewCond(&h.mu)
@@ -67,6 +68,7 @@ func (h *rawHTTP2) read(fr *http2.Framer) {
 		h.mu.Unlock()
 	}()
 	fr.SetMaxReadFrameSize(1 << 24)
+	fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	for {
 		f, err := fr.ReadFrame()
 		if err != nil {
@@ -99,10 +101,18 @@ func (h *rawHTTP2) read(fr *http2.Framer) {
 			}
 			h.credit.Broadcast()
 			h.mu.Unlock()
-		case *http2.HeadersFrame:
-			if f.StreamEnded() {
-				h.answers.Add(1)
+		case *http2.MetaHeadersFrame:
+			if !f.StreamEnded() {
+				continue
 			}
+			for _, field := range f.RegularFields() {
+				if field.Name == "grpc-status" {
+					h.mu.Lock()
+					h.statuses[field.Value]++
+					h.mu.Unlock()
+				}
+			}
+			h.answers.Add(1)
 		case *http2.DataFrame:
 			if f.StreamEnded() {
 				h.answers.Add(1)

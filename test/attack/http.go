@@ -367,8 +367,8 @@ func slowHTTP(a *arena) (string, error) {
 		}
 		return time.Since(start), nil
 	}
-	var head, body, silent time.Duration
-	err := parallel(3, func(i int) (err error) {
+	var head, body, silent, unread time.Duration
+	err := parallel(4, func(i int) (err error) {
 		switch i {
 		case 0:
 			head, err = closed("GET "+listPath+"?serviceName=", "a", 13*time.Second)
@@ -387,8 +387,26 @@ func slowHTTP(a *arena) (string, error) {
 			if isTimeout(e) {
 				return errors.New("a silent connection is open after 13 s")
 			}
+		case 3: // asks and asks, and reads nothing; that may take a minute
+			if !a.long {
+				return nil
+			}
+			c, e := open("")
+			if e != nil {
+				return e
+			}
+			defer c.Close()
+			start := time.Now()
+			_ = c.SetDeadline(start.Add(75 * time.Second))
+			for e == nil {
+				_, e = io.WriteString(c, strings.Repeat("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 100))
+			}
+			unread = time.Since(start)
+			if isTimeout(e) {
+				return errors.New("a connection whose answers are not read is open after 75 s")
+			}
 		}
 		return err
 	})
-	return fmt.Sprintf("%d of each: heads closed after %.0f s, bodies %.0f s, silent %.0f s", conns, head.Seconds(), body.Seconds(), silent.Seconds()), err
+	return fmt.Sprintf("%d of each: heads closed after %.0f s, bodies %.0f s, silent %.0f s, unread %.0f s", conns, head.Seconds(), body.Seconds(), silent.Seconds(), unread.Seconds()), err
 }

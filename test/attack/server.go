@@ -105,7 +105,7 @@ func (s *server) bugs() []string {
 	}
 	var found []string
 	for line := range bytes.Lines(b) {
-		for _, bad := range []string{"BUG", "panic", "goroutine ", "fatal error", "DATA RACE", "too many open files"} {
+		for _, bad := range []string{"BUG", "panic", "goroutine ", "fatal error", "DATA RACE"} {
 			if bytes.Contains(line, []byte(bad)) {
 				found = append(found, clip(string(bytes.TrimSpace(line))))
 				break
