@@ -9,10 +9,10 @@ BIN     := bin/starling
 # The modules beside the main one have heavy dependencies that must not be its.
 MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 
-.PHONY: help build run test check unit golden compat fuzz clean
+.PHONY: help build run test test-full check unit golden compat attack attack-full soak fuzz clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 build: ## build the static binary bin/starling
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(BIN) ./cmd/starling
@@ -21,11 +21,20 @@ run: build ## run a node on this machine, with its data in ./starling-data
 	@exec $(BIN) serve
 
 test: ## everything that must hold; what CI runs
-	@for t in check unit golden compat; do \
+	@$(call run-all,check unit golden compat attack)
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log); \
+	echo "make test: check, unit, golden, compat and attack passed; $${lacks:-nothing was skipped}"
+
+# The long forms: each is a target of its own, add yours.
+FULL := attack-full soak
+
+test-full: ## make test, and the forms that take long: about an hour more
+	@$(call run-all,test $(FULL))
+
+# run-all runs targets one after the other and says how long each took.
+run-all = for t in $(1); do \
 		start=$$SECONDS; echo "== $$t"; $(MAKE) $$t; echo "== $$t passed in $$((SECONDS - start)) s"; \
 	done
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log); \
-	echo "make test: check, unit, golden and compat passed; $${lacks:-nothing was skipped}"
 
 check: ## formatting, analysers, imports between packages, tidiness of go.mod
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path '*/build/*')); \
@@ -63,6 +72,16 @@ compat: build ## run the official SDKs against a node, write docs/COMPATIBILITY.
 	@cd test/compat; go test -count=1 ./codec/...; \
 	STARLING_BIN=$(abspath $(BIN)) COMPAT_REPORT=$(abspath docs/COMPATIBILITY.md) \
 		go test -count=1 -timeout=20m 2>&1 | tee $(abspath bin/compat.log)
+
+attack: build ## mistreat a node in every way known (test/attack), about a minute
+	go run ./test/attack -bin $(BIN)
+
+attack-full: build
+	go run ./test/attack -bin $(BIN) -rounds 10
+
+SOAK ?= 30m
+soak: build
+	go run ./test/attack -bin $(BIN) -soak $(SOAK)
 
 fuzz: ## run each fuzzer for 30 s
 	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg || true); \

@@ -58,6 +58,10 @@ var imports = []struct {
 		[]string{grpc, zap, prometheus}, nil},
 	{"cmd/starling", []string{"pkg/node"},
 		[]string{zap, "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
+
+	// An attacker knows the wire format and no more of the server: it starts
+	// the binary.
+	{"test/attack", []string{"pkg/nacos"}, []string{grpc, "golang.org/x/net/http2"}, nil},
 }
 
 var testLibraries = []string{"github.com/google/go-cmp/cmp", "go.uber.org/goleak"}

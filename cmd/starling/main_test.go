@@ -200,7 +200,7 @@ func TestEverySettingFromEachSource(t *testing.T) {
 		"beat-check": "21ms", "beat-timeout": "22ms", "beat-delete": "23ms",
 		"empty-service-age": "24ms", "override-age": "25ms", "sweep-period": "26ms", "history-keep": "27ms",
 		"drain-timeout": "29ms", "drain-close-delay": "28ms",
-		"setup-timeout": "1.25s", "stall-grace": "31ms", "max-connections": "101", "max-connections-per-address": "102",
+		"setup-timeout": "1.25s", "stall-grace": "31ms", "receive-timeout": "1.3s", "max-connections": "101", "max-connections-per-address": "102",
 		"max-setup-rate": "103", "max-setup-rate-per-address": "104", "max-subscriptions-per-connection": "105",
 		"max-instances-per-connection": "106", "max-streams-per-connection": "107", "max-header-bytes": "10800",
 		"max-fuzzy-patterns": "109", "max-fuzzy-matches": "110",

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"io"
 	"net"
 	"strconv"
 	"sync"
@@ -10,10 +11,12 @@ import (
 
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/push"
@@ -31,6 +34,7 @@ type conn struct {
 	registered chan struct{} // closed by setup
 	closed     chan struct{} // closed when it is unregistered
 	setupTimer *time.Timer
+	receivers  chan struct{} // one entry for each request that is being received
 
 	lastActive atomic.Int64 // nanoseconds since server.start
 	sendBegan  atomic.Int64 // likewise, of the message that is being sent; 0: none
@@ -83,7 +87,7 @@ type connKey struct{}
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
 func (t connTagger) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), host: hostOf(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{})}
+	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), host: hostOf(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{}), receivers: make(chan struct{}, maxReceiving)}
 	if p, ok := peer.FromContext(ctx); ok {
 		if ti, ok := p.AuthInfo.(transportInfo); ok {
 			c.transport = ti.conn
@@ -163,6 +167,36 @@ func (c *conn) stuck() time.Duration {
 	return 0
 }
 
+// maxReceiving bounds the requests of a connection that are being received at
+// the same time. The others wait with no more than their first 64 KiB: else one
+// connection could make this process hold a thousand messages of 10 MiB by not
+// sending their last byte. It does not bound how many are answered at once.
+const maxReceiving = 16
+
+// receive takes the one message of a unary call. A client that does not send
+// it in time loses its connection.
+func (c *conn) receive(stream grpc.ServerStream) (*nacos.Payload, error) {
+	ctx := stream.Context()
+	select {
+	case c.receivers <- struct{}{}:
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-c.receivers }()
+	late := time.AfterFunc(c.server.opts.ReceiveTimeout, func() {
+		c.server.log.Warn("a request did not arrive in time, its connection is closed", zap.String("connection", c.id), zap.Duration("after", c.server.opts.ReceiveTimeout))
+		c.Drop(registry.CauseConnectionLost)
+	})
+	defer late.Stop()
+	p := new(nacos.Payload)
+	if err := stream.RecvMsg(p); err == io.EOF {
+		return nil, status.Error(codes.Internal, "a call without a message")
+	} else if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // waitRegistered waits for a setup that the request may have overtaken.
 func (c *conn) waitRegistered(ctx context.Context, limit time.Duration) bool {
 	if c.isRegistered() {
@@ -190,7 +224,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	c.stream = stream
 	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
 	c.subscriber = c.server.opts.Push.Attach(c.id, c)
-	c.clientVersion, c.clientIP = setup.ClientVersion, clientIP
+	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(clientIP)
 	// Under the lock: end must not take the connection out of the table
 	// before it is in.
 	c.server.mu.Lock()
@@ -198,7 +232,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	c.server.mu.Unlock()
 	c.mu.Unlock()
 	close(c.registered)
-	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", setup.ClientVersion), zap.Any("labels", setup.Labels))
+	c.server.opts.Logger.Debug("client connected", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.Any("labels", setup.Labels))
 	// After the registration: the client sends requests as soon as it has the
 	// ack (grpc-protocol §2.2).
 	if setup.WantsAck() {

@@ -1,6 +1,8 @@
 package grpcapi
 
 import (
+	"strings"
+
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
@@ -42,6 +44,20 @@ func invalid(err error) error {
 }
 
 func refuse(code int, text string) error { return &refusal{code: code, text: text} }
+
+func unsupported(op string) error {
+	return refuse(nacos.CodeInvalidParam, "Unsupported request type "+clip(op))
+}
+
+// clip bounds what of a request is kept or repeated; it keeps nothing of the
+// rest.
+func clip(s string) string {
+	const most = 256
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
 
 func decoded[T any](f func(*Server, *conn, *T) (*nacos.Payload, error)) func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
 	return func(s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
@@ -111,7 +127,7 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 		}
 		c.client.Deregister(key, which)
 	default:
-		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.Type)
+		return nil, unsupported(req.Type)
 	}
 	return nacos.OperationResponse(nacos.TypeInstanceResponse, req.Type, req.RequestID), nil
 }
@@ -149,7 +165,7 @@ func batch(_ *Server, c *conn, req *nacos.BatchInstanceRequest) (*nacos.Payload,
 	case err != nil:
 		return nil, err
 	case req.Type != nacos.OpBatchRegister:
-		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.Type)
+		return nil, unsupported(req.Type)
 	case req.Instances == nil:
 		return nil, refuse(nacos.CodeInvalidParam, "Instances can not be null.")
 	}
@@ -248,7 +264,7 @@ func fuzzyWatch(_ *Server, c *conn, req *nacos.FuzzyWatchRequest) (*nacos.Payloa
 	case nacos.WatchCancel:
 		c.subscriber.Unwatch(req.GroupKeyPattern)
 	default:
-		return nil, refuse(nacos.CodeInvalidParam, "Unsupported request type "+req.WatchType)
+		return nil, unsupported(req.WatchType)
 	}
 	return nacos.FuzzyWatchResponse(req.RequestID), nil
 }

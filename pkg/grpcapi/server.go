@@ -66,6 +66,8 @@ type Options struct {
 	ResetGrace time.Duration
 	// SetupTimeout is how long a transport may live without a setup.
 	SetupTimeout time.Duration
+	// ReceiveTimeout is how long a request may take to arrive.
+	ReceiveTimeout time.Duration
 
 	// MaxRequestBytes bounds one message (semantics H5), MaxHeaderBytes the
 	// headers of a call, MaxStreams the calls of a transport under way.
@@ -90,7 +92,7 @@ func DefaultOptions() Options {
 		IdleAfter: 20 * time.Second, DetectionAnswer: 5 * time.Second, IdleScan: 3 * time.Second,
 		SendTimeout: time.Minute, StallGrace: 10 * time.Second, SetupWait: time.Second,
 		KeepaliveTime: 20 * time.Second, KeepaliveTimeout: 10 * time.Second, KeepaliveMin: 5 * time.Second,
-		ResetGrace: 2 * time.Second, SetupTimeout: 30 * time.Second,
+		ResetGrace: 2 * time.Second, SetupTimeout: 30 * time.Second, ReceiveTimeout: 15 * time.Second,
 		MaxRequestBytes: 10 << 20, MaxHeaderBytes: 64 << 10, MaxStreams: 1_000,
 		MaxConnections: 50_000, MaxPerAddress: 10_000, MaxSetupRate: 5_000, MaxSetupRatePerAddress: 2_000,
 		MaxSubscriptions: 10_000, MaxInstances: 20_000,
@@ -134,6 +136,10 @@ func New(opts Options) *Server {
 		grpc.MaxRecvMsgSize(opts.MaxRequestBytes),
 		grpc.MaxHeaderListSize(uint32(opts.MaxHeaderBytes)),
 		grpc.MaxConcurrentStreams(uint32(opts.MaxStreams)),
+		// What nobody asks for stays with the client: a stream gets credit
+		// beyond this only while its message is read, see conn.receive.
+		grpc.StaticStreamWindowSize(64<<10),
+		grpc.StaticConnWindowSize(1<<20),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: opts.KeepaliveTime, Timeout: opts.KeepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: opts.KeepaliveMin, PermitWithoutStream: true}),
@@ -142,14 +148,16 @@ func New(opts Options) *Server {
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: nacos.RequestService,
 		HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{
-			MethodName: "request",
-			Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				p := new(nacos.Payload)
-				if err := decode(p); err != nil {
-					return nil, err
+		// A unary call, but as a stream: of those it is us who decide when a
+		// message is received.
+		Streams: []grpc.StreamDesc{{
+			StreamName: "request", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error {
+				p, err := connOf(stream.Context()).receive(stream)
+				if err != nil {
+					return err
 				}
-				return s.request(ctx, p), nil
+				return stream.SendMsg(s.request(stream.Context(), p))
 			},
 		}},
 	}, s)

@@ -890,3 +890,63 @@ func TestLostWhileStandingStill(t *testing.T) {
 		}
 	})
 }
+
+// What a request says is neither repeated nor kept without bound.
+func TestLongTexts(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.dial()
+		defer c.close()
+		c.open()
+		long := strings.Repeat("x", 1<<20)
+		c.send("ConnectionSetupRequest", `{"clientVersion":"`+long+`"}`)
+		c.expect("HealthCheckRequest", `{}`, `HealthCheckResponse {"resultCode":200,"errorCode":0,"success":true}`)
+		for _, conn := range b.server.registered() {
+			if n := len(conn.clientVersion); n > 300 {
+				t.Errorf("a version of %d bytes is kept", n)
+			}
+		}
+		blanks := strings.Repeat(" ", 1<<20)
+		for _, call := range [][2]string{
+			{"InstanceRequest", `{"serviceName":"s","groupName":"g","type":"` + long + `"}`},
+			{"BatchInstanceRequest", `{"serviceName":"s","groupName":"g","type":"` + long + `"}`},
+			{"NamingFuzzyWatchRequest", `{"watchType":"` + long + `"}`},
+			{"NamingFuzzyWatchRequest", `{"watchType":"WATCH","groupKeyPattern":"` + blanks + `>>g>>s"}`},
+			{"ServiceListRequest", `{"requestId":"` + long + `"}`},
+			{"ServiceQueryRequest", `{"serviceName":"` + blanks + `"}`},
+			{"ServiceQueryRequest", `{"serviceName":"s","groupName":"` + blanks + `"}`},
+			{"ServiceQueryRequest", `{"serviceName":"s","cluster":"` + blanks + `"}`},
+			{"SubscribeServiceRequest", `{"serviceName":"s","groupName":"g","subscribe":true,"clusters":"` + strings.Repeat("a,", 1<<19) + `"}`},
+			{"InstanceRequest", `{"serviceName":"s","groupName":"g","type":"registerInstance","instance":{"ip":"1","instanceId":"` + long + `"}}`},
+		} {
+			if got := c.call(call[0], call[1]); len(got) > 2000 {
+				t.Errorf("%s is answered with %d bytes", call[0], len(got))
+			}
+		}
+	})
+}
+
+// A connection cannot make the server wait for many unfinished requests, nor
+// for long.
+func TestRequestsThatDoNotArrive(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.connect()
+		defer c.close()
+		c.register("s", "1.1.1.1")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for range maxReceiving - 1 {
+			if _, err := c.cc.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, "/Request/request"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		c.expect("HealthCheckRequest", `{}`, `HealthCheckResponse {"resultCode":200,"errorCode":0,"success":true}`)
+		time.Sleep(DefaultOptions().ReceiveTimeout - time.Second)
+		c.expect("HealthCheckRequest", `{}`, `HealthCheckResponse {"resultCode":200,"errorCode":0,"success":true}`)
+		time.Sleep(time.Second + time.Millisecond)
+		synctest.Wait()
+		if n := b.server.Connections(); n != 0 {
+			t.Errorf("%d connections are left", n)
+		}
+	})
+}

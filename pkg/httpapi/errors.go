@@ -103,7 +103,6 @@ func errNotReady(reason string) error {
 var (
 	errNoMatch    = &apiError{status: http.StatusNotFound, text: "no matched ip found!"}
 	errPersistent = &apiError{status: http.StatusBadRequest, text: "persistent instances (ephemeral=false) are not supported by this server yet"}
-	errBlankName  = errParam(nacos.ParamError("Param 'serviceName' is illegal, illegal characters should not appear in the param."))
 	errNoGroup    = errName("groupName can't be empty")
 	errNotGrouped = errName("it should be format as 'groupName@@serviceName'")
 

@@ -179,10 +179,6 @@ func (p params) service() (registry.ServiceKey, error) {
 	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
 		return key, errParam(err)
 	}
-	// The check does not look at the first character (cases C28).
-	if strings.TrimSpace(key.Name) != key.Name {
-		return key, errBlankName
-	}
 	if key.Namespace == "" {
 		key.Namespace = registry.DefaultNamespace
 	}

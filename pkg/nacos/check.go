@@ -17,6 +17,12 @@ const (
 	maxCluster   = 64
 	maxIP        = 128
 	maxMetadata  = 1024 // all keys and values together
+
+	// Nacos does not bound these. They are kept, and repeated in every answer
+	// and push: one request must not make all of those big.
+	maxClusters   = 4096 // a list of cluster names
+	maxInstanceID = 1024 // the usual one is shorter
+	maxPattern    = 1024 // the longest names, their stars and separators are shorter
 )
 
 // A ParamError says which parameter is wrong, in the words that clients know.
@@ -92,6 +98,9 @@ func CheckCluster(name string) error {
 
 // CheckClusters checks a comma list of cluster names.
 func CheckClusters(list string) error {
+	if err := check("cluster", list, "4096", maxClusters, func(string) bool { return true }); err != nil {
+		return err
+	}
 	for name := range strings.SplitSeq(list, ",") {
 		if err := CheckCluster(name); err != nil {
 			return err
@@ -137,6 +146,9 @@ func CheckInstance(i *Instance) error {
 	if err := CheckCluster(i.ClusterName); err != nil {
 		return err
 	}
+	if err := check("instanceId", i.InstanceID, "1024", maxInstanceID, func(string) bool { return true }); err != nil {
+		return err
+	}
 	return CheckMetadata(i.Metadata)
 }
 
@@ -180,11 +192,16 @@ func plain(s string) bool {
 
 func space(r rune) bool { return r == ' ' || '\t' <= r && r <= '\r' }
 
-// legalService: the first character is no @ and no line terminator; later ones
-// are no white space and no Chinese character; no @@ after the first.
+// legalService: the first character is no @; later ones are no white space and
+// no Chinese character; no @@ after the first. Unlike in Nacos the name does
+// not begin or end with a blank of any kind: readers of parameters cut those
+// off, and then the name could not be asked for, nor removed (cases C28).
 func legalService(s string) bool {
+	if strings.TrimSpace(s) != s {
+		return false
+	}
 	first, n := utf8.DecodeRuneInString(s)
-	if first == '@' || first == '\n' || first == '\r' || first == 0x85 || first == 0x2028 || first == 0x2029 {
+	if first == '@' {
 		return false
 	}
 	rest := s[n:]

@@ -51,6 +51,9 @@ const ErrPattern = ParamError("Param 'groupKeyPattern' is illegal, it should be 
 // ParsePattern reads "namespace>>group>>service". A blank namespace is the
 // default one.
 func ParsePattern(s string) (Pattern, error) {
+	if err := check("groupKeyPattern", s, "1024", maxPattern, func(string) bool { return true }); err != nil {
+		return Pattern{}, err
+	}
 	parts := strings.Split(s, ">>")
 	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
 		return Pattern{}, ErrPattern

@@ -59,9 +59,12 @@ type ServiceRef struct {
 }
 
 // Key is the service meant: no namespace and no group stand for the default
-// ones (grpc-protocol §6).
+// ones (grpc-protocol §6), and a blank name is none.
 func (r *ServiceRef) Key() registry.ServiceKey {
 	k := registry.ServiceKey{Namespace: r.Namespace, Group: r.GroupName, Name: r.ServiceName}
+	if Blank(k.Name) {
+		k.Name = ""
+	}
 	if Blank(k.Namespace) {
 		k.Namespace = registry.DefaultNamespace
 	}

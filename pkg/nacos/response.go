@@ -46,9 +46,16 @@ func Failure(typ string, resultCode, errorCode int, message string) *Payload {
 
 const success = `{"resultCode":200,"errorCode":0,"success":true`
 
+// maxRequestID is the longest id that is repeated; those of SDKs are numbers
+// and UUIDs.
+const maxRequestID = 256
+
 // begin starts a successful response. The request's id is repeated when there
-// was one (cases C37).
+// was one (cases C37), unless it is absurdly long.
 func begin(size int, requestID string) []byte {
+	if len(requestID) > maxRequestID {
+		requestID = ""
+	}
 	b := append(make([]byte, 0, len(success)+size+len(requestID)+16), success...)
 	if requestID != "" {
 		b = AppendString(append(b, `,"requestId":`...), requestID)

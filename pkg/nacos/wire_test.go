@@ -67,12 +67,12 @@ func TestParameterCheck(t *testing.T) { // §5.1, C28
 		return fmt.Sprintf("Param '%s' is illegal, illegal characters should not appear in the param.", p)
 	}
 	service := func(s string) error { return CheckService("", s, "") }
-	for _, ok := range []string{"", "  ", "a", "providers:demo.Api:1.0.0:", "{{1}}", "a@b", "世a", " a", "ü", long(512), "a/b", "é世"[:2]} {
+	for _, ok := range []string{"", "  ", "a", "providers:demo.Api:1.0.0:", "{{1}}", "a@b", "世a", "ü", "a\u00a0b", long(512), "a/b", "é世"[:2]} {
 		f(service(ok), "")
 	}
 	f(service(long(513)), tooLong("serviceName", 512))
 	f(service(strings.Repeat("😀", 257)), tooLong("serviceName", 512)) // two UTF-16 units each
-	for _, s := range []string{"@a", "@@x", "a@@b", "x@@", "a b", "a\tb", "a世", "\na"} {
+	for _, s := range []string{"@a", "@@x", "a@@b", "x@@", "a b", "a\tb", "a世", "\na", " a", "a ", "\u00a0a", "a\u00a0", "\u3000a", "a\u2028"} {
 		f(service(s), bad("serviceName"))
 	}
 	f(CheckService("a-Z_0", "", ""), "")
@@ -83,7 +83,12 @@ func TestParameterCheck(t *testing.T) { // §5.1, C28
 	f(CheckService("", "", long(129)), tooLong("group", 128))
 	f(CheckClusters("a,b_c,"), "")
 	f(CheckClusters("a, b"), bad("cluster"))
+	f(CheckClusters(strings.Repeat("a,", 2048)), "")
+	f(CheckClusters(strings.Repeat("a,", 2048)+"a"), tooLong("cluster", 4096))
+	f(CheckClusters(strings.Repeat(" ", 4097)), tooLong("cluster", 4096))
 	f(CheckCluster("a,b"), bad("cluster"))
+	f(CheckInstance(&Instance{InstanceID: long(1024)}), "")
+	f(CheckInstance(&Instance{InstanceID: long(1025)}), tooLong("instanceId", 1024))
 	f(CheckCluster(long(65)), tooLong("cluster", 64))
 	f(CheckIP("host.name"), "")
 	f(CheckIP("a b"), bad("ip"))
@@ -270,6 +275,9 @@ func TestPattern(t *testing.T) { // S9
 		if _, err := ParsePattern(bad); err == nil {
 			t.Errorf("%q is a pattern", bad)
 		}
+	}
+	if _, err := ParsePattern(strings.Repeat(" ", 1024) + ">>g>>s"); err == nil {
+		t.Error("a pattern may be longer than 1,024 characters")
 	}
 	if got := FuzzyKey(registry.ServiceKey{Namespace: "ns", Group: "g", Name: "s"}); got != "ns@@g@@s" {
 		t.Error(got)

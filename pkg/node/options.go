@@ -75,6 +75,9 @@ type Options struct {
 	// SetupTimeout is how long a transport may live without a set-up before it
 	// is closed. From 1s to 1h, default 30s.
 	SetupTimeout time.Duration
+	// ReceiveTimeout is how long a request may take to arrive; after it the
+	// connection is closed. From 100ms to 10m, default 15s.
+	ReceiveTimeout time.Duration
 	// SetupWait is how long a request waits for the set-up of its connection
 	// before it is refused: the two travel on different streams. From 1ms to
 	// 1m, default 1s.
@@ -206,6 +209,7 @@ func DefaultOptions() Options {
 		DetectionAnswer:  5 * time.Second,
 		IdleScan:         3 * time.Second,
 		SetupTimeout:     30 * time.Second,
+		ReceiveTimeout:   15 * time.Second,
 		SetupWait:        time.Second,
 		StallGrace:       10 * time.Second,
 		KeepaliveTime:    20 * time.Second,
@@ -256,6 +260,7 @@ func (o *Options) Timers() []Timer {
 		{"detection-answer", &o.DetectionAnswer, ms, time.Hour, "how long its answer may take"},
 		{"idle-scan", &o.IdleScan, ms, time.Minute, "time between two looks for silent connections"},
 		{"setup-timeout", &o.SetupTimeout, time.Second, time.Hour, "how long a transport may live without a set-up"},
+		{"receive-timeout", &o.ReceiveTimeout, 100 * ms, 10 * time.Minute, "how long a request may take to arrive"},
 		{"setup-wait", &o.SetupWait, ms, time.Minute, "how long a request waits for the set-up of its connection"},
 		{"stall-grace", &o.StallGrace, ms, time.Minute, "how long instances of connections stay that were lost while this process stood still"},
 		{"keepalive-time", &o.KeepaliveTime, time.Second, day, "silence after which the server pings a gRPC connection"},

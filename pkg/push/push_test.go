@@ -3,6 +3,7 @@ package push
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -490,4 +491,20 @@ func TestStallInTheMiddleOfTheAckLoop(t *testing.T) {
 			t.Errorf("%d of %d clients dropped: their acks, 6 s late, lie unread", n, len(good))
 		}
 	})
+}
+
+// A client can make up any number of services that it knows.
+func TestComparisonIsBounded(t *testing.T) {
+	known := []string{strings.Repeat("x", maxKey+1)}
+	for n := range maxGone + 100 {
+		known = append(known, fmt.Sprint(n))
+	}
+	syncs, over := compare("p", nacos.Pattern{Namespace: "public", Group: "*", Service: "*"}, nil, known, false, 500)
+	n := 0
+	for _, s := range syncs {
+		n += len(s.Changes)
+	}
+	if n != maxGone || over {
+		t.Errorf("%d services are taken back, over the limit: %v", n, over)
+	}
 }

@@ -55,6 +55,11 @@ const (
 	// maxWatchChanges bounds the services that wait there; a client so far
 	// behind is dropped, and compares notes when it is back.
 	maxWatchChanges = 10_000
+	// maxGone bounds the services that a comparison takes back; the client is
+	// told of the others when it compares again, a few minutes later.
+	maxGone = 10_000
+	// maxKey is longer than the name of any service is, in bytes.
+	maxKey = 4 << 10
 )
 
 // Errors of [Subscriber.Watch].
@@ -182,7 +187,8 @@ func (s *Subscriber) Watch(text string, p nacos.Pattern, known []string, initial
 
 // compare lists what a client must be told to know exactly the services that
 // match, in messages of ten. over reports that there are more than max; the
-// client is told of the first max.
+// client is told of the first max. What comes of known is bounded as well: a
+// client could make up any number of services that it knows.
 func compare(text string, p nacos.Pattern, present []registry.ServiceKey, known []string, initializing bool, max int) (syncs []*nacos.FuzzySync, over bool) {
 	knows := make(map[string]bool, len(known))
 	for _, k := range known {
@@ -202,7 +208,14 @@ func compare(text string, p nacos.Pattern, present []registry.ServiceKey, known 
 		}
 		delete(knows, k)
 	}
+	gone := 0
 	for k := range knows {
+		if len(k) > maxKey {
+			continue
+		}
+		if gone++; gone > maxGone {
+			break
+		}
 		changes = append(changes, nacos.FuzzyChange{Key: k, Gone: true})
 	}
 	slices.SortFunc(changes, func(a, b nacos.FuzzyChange) int { return strings.Compare(a.Key, b.Key) })
