@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -187,9 +188,7 @@ func names(a *arena) (string, error) {
 	}
 	for what, body := range map[string]object{"service": {"serviceName": ""}, "blank service": {"serviceName": " "}, "group": {"groupName": ""}, "ip": {"instance": inst("", 80)}, "blank ip": {"instance": inst(" ", 80)}} {
 		all := register("names", inst("10.0.0.1", 80))
-		for k, v := range body {
-			all[k] = v
-		}
+		maps.Copy(all, body)
 		if ans, err := c.call(nacos.TypeInstanceRequest, all); err != nil || ans.ok() {
 			errs = append(errs, fmt.Errorf("no %s: %v %v", what, ans, err))
 		}
@@ -383,9 +382,12 @@ func metadata(a *arena) (string, error) {
 		if q, err := c.query("metadata"); err != nil || (len(q.hosts()) == 1) != (status == 200) {
 			errs = append(errs, fmt.Errorf("HTTP metadata %q, queried: %v %v", clip(s), q, err))
 		}
-		if status, body, err := a.web("DELETE", "/instance", form); status == 200 && err == nil {
+		if status, _, err := a.web("DELETE", "/instance", form); status == 200 && err == nil {
 			continue
-		} else if status, body, err = a.web("DELETE", "/instance", url.Values{"serviceName": {"metadata"}, "ip": {"10.0.0.1"}, "port": {"80"}}); err != nil || status != 200 {
+		}
+		// What is wrong with the metadata is wrong here, too.
+		form.Del("metadata")
+		if status, body, err := a.web("DELETE", "/instance", form); err != nil || status != 200 {
 			errs = append(errs, fmt.Errorf("HTTP metadata %q cannot be removed: %d %s %v", clip(s), status, body, err))
 		}
 	}
