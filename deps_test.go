@@ -56,6 +56,9 @@ var imports = []struct {
 
 	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
 		[]string{grpc, zap, prometheus}, nil},
+	// Users build it into their programs. The tests have a real server.
+	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
+		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
 	{"cmd/starling", []string{"pkg/node"},
 		[]string{zap, "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 

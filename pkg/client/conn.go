@@ -1,0 +1,440 @@
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+)
+
+// grpcPortOffset is what the gRPC port of a Nacos server lies above its main
+// port.
+const grpcPortOffset = 1000
+
+// Version is how the client introduces itself. Servers of Nacos parse the form
+// Name:vX.Y.Z.
+const Version = "Starling-Go-Client:v0.1.0"
+
+// Options of a connection. Only Addr must be set.
+type Options struct {
+	// Addr is host:port of the server's main (HTTP) port; gRPC is found
+	// 1000 above it, unless GRPCPort is set.
+	Addr     string
+	GRPCPort int
+
+	// Version, Tenant and Labels introduce the client; they change nothing
+	// that a naming server does. Labels are added to the usual ones.
+	Version string // default Version
+	Tenant  string // a namespace
+	Labels  map[string]string
+	Headers map[string]string // sent with every request: credentials, app name
+
+	// Push takes a message of the server that is not about the connection
+	// itself: NotifySubscriberRequest and types that this package does not
+	// know. It is called on the goroutine that reads the stream, for one
+	// message at a time and in their order; what it needs, later messages and
+	// the acknowledgement wait for, and a server closes a connection that
+	// acknowledges nothing for long. The message is acknowledged when it
+	// returns, as a success if with nil. The payload and its bytes belong to
+	// it. It must not call Close. Nil: messages are acknowledged and dropped.
+	Push func(*nacos.Payload) error
+	// Reset says that the server asks to connect to another one, or (host
+	// empty) to any other. Port is that server's main port. It is called as
+	// Push is; the connection goes on until it is closed by either side.
+	Reset func(host string, port int)
+
+	// HealthCheckAfter is the silence after which the server is asked
+	// whether it still knows the connection; default 5s, must be below the
+	// 20s after which servers ask.
+	HealthCheckAfter time.Duration
+	// RequestTimeout bounds a request whose context has no deadline; default
+	// 3s, as of other SDKs.
+	RequestTimeout time.Duration
+	// SetupTimeout is how long to wait for the server's word that it has
+	// registered the connection; default 5s.
+	SetupTimeout time.Duration
+
+	// DialContext opens the transport; default by a net.Dialer. A wrapped
+	// net.Conn costs gRPC a buffer of 32 KiB for each connection.
+	DialContext func(ctx context.Context, addr string) (net.Conn, error)
+	Logger      *slog.Logger // default: nothing is logged
+}
+
+func (o Options) withDefaults() (Options, error) {
+	host, port, err := net.SplitHostPort(o.Addr)
+	if err != nil {
+		return o, fmt.Errorf("server address %q: %w", o.Addr, err)
+	}
+	if o.GRPCPort == 0 {
+		main, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || main == 0 || main+grpcPortOffset > 65535 {
+			return o, fmt.Errorf("server address %q: the port must be between 1 and %d", o.Addr, 65535-grpcPortOffset)
+		}
+		o.GRPCPort = int(main) + grpcPortOffset
+	}
+	o.Addr = net.JoinHostPort(host, strconv.Itoa(o.GRPCPort))
+	o.Version = cmp.Or(o.Version, Version)
+	o.HealthCheckAfter = cmp.Or(o.HealthCheckAfter, 5*time.Second)
+	o.RequestTimeout = cmp.Or(o.RequestTimeout, 3*time.Second)
+	o.SetupTimeout = cmp.Or(o.SetupTimeout, 5*time.Second)
+	if o.DialContext == nil {
+		o.DialContext = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, nil
+}
+
+// ErrClosed is the reason of a connection that was closed by [Conn.Close].
+var ErrClosed = errors.New("connection closed by this side")
+
+// An Error is a refusal of the server.
+type Error struct {
+	Type       string // of the response; ErrorResponse or the request's own
+	ResultCode int
+	Code       int
+	Message    string
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("server refused: %s (code %d, %s)", e.Message, e.Code, e.Type)
+}
+
+// A Conn is a connection that the server has registered. Its methods may be
+// called from any goroutine.
+type Conn struct {
+	// constant
+	opts   Options
+	cc     *grpc.ClientConn
+	stream grpc.ClientStream
+	id     string
+	ctx    context.Context // ends with the connection; its cause says why
+	end    context.CancelCauseFunc
+
+	acked     chan struct{} // closed when the server says that it has set up the connection
+	ackedOnce sync.Once
+	active    atomic.Int64 // time of the last word from the server, nanoseconds since start
+	start     time.Time
+
+	sendMu sync.Mutex // one sender on the stream at a time; held while it has no credit
+
+	wg sync.WaitGroup
+}
+
+// Dial connects and returns when requests can be made. The context bounds the
+// dialling only. The error is an [Error] if the server has refused.
+func Dial(ctx context.Context, opts Options) (*Conn, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{opts: opts, start: time.Now(), acked: make(chan struct{})}
+	c.ctx, c.end = context.WithCancelCause(context.Background())
+	if err := c.connect(ctx); err != nil {
+		err = fmt.Errorf("connect to %s: %w", opts.Addr, err)
+		c.shutDown(err)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Conn) connect(ctx context.Context) error {
+	var dialled atomic.Bool
+	var err error
+	c.cc, err = grpc.NewClient("passthrough:///"+c.opts.Addr,
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			if dialled.Swap(true) {
+				return nil, errors.New("the connection has ended")
+			}
+			return c.opts.DialContext(ctx, addr)
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nacos.Codec{}), grpc.MaxCallRecvMsgSize(64<<20)),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return err
+	}
+
+	var check struct {
+		ConnectionID string `json:"connectionId"`
+		Negotiates   bool   `json:"supportAbilityNegotiation"`
+	}
+	answer, err := c.Request(ctx, nacos.TypeServerCheckRequest, []byte(`{"headers":{},"module":"internal"}`))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer.Body, &check); err != nil {
+		return fmt.Errorf("answer to the server check: %w", err)
+	}
+	c.id = check.ConnectionID
+
+	c.stream, err = c.cc.NewStream(c.ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+nacos.BiStreamService+"/requestBiStream")
+	if err != nil {
+		return err
+	}
+	c.wg.Go(c.receive)
+	if err := c.send(&nacos.Payload{Type: nacos.TypeConnectionSetupRequest, Headers: c.opts.Headers, Body: c.setup()}); err != nil {
+		return err
+	}
+	if err := c.waitSetup(ctx, check.Negotiates); err != nil {
+		return err
+	}
+	c.wg.Go(c.healthLoop)
+	return nil
+}
+
+func (c *Conn) setup() []byte {
+	labels := map[string]string{"source": "sdk", "module": "naming"}
+	for k, v := range c.opts.Labels {
+		labels[k] = v
+	}
+	// The ability table asks for a SetupAckRequest, be it an empty one.
+	body, err := json.Marshal(map[string]any{
+		"headers": struct{}{}, "clientVersion": c.opts.Version, "tenant": c.opts.Tenant, "labels": labels, "abilityTable": struct{}{}, "module": "internal",
+	})
+	if err != nil {
+		panic("BUG: strings cannot be encoded: " + err.Error())
+	}
+	return body
+}
+
+// waitSetup waits until the server has registered the connection. One that
+// does not negotiate says nothing: it is asked until it knows us.
+func (c *Conn) waitSetup(ctx context.Context, negotiates bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.SetupTimeout, errors.New("the server has not confirmed the connection"))
+	defer cancel()
+	poll := make(<-chan time.Time)
+	if !negotiates {
+		t := time.NewTicker(50 * time.Millisecond)
+		defer t.Stop()
+		poll = t.C
+	}
+	for {
+		select {
+		case <-c.acked:
+			return nil
+		case <-c.ctx.Done():
+			return c.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-poll:
+			if _, err := c.request(ctx, nacos.TypeHealthCheckRequest, healthCheck); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// ID is the server's name for the connection.
+func (c *Conn) ID() string { return c.id }
+
+// Done is closed when the connection has ended; Err then says why.
+func (c *Conn) Done() <-chan struct{} { return c.ctx.Done() }
+
+// Err is the reason why the connection has ended, [ErrClosed] after Close, and
+// nil while it lives.
+func (c *Conn) Err() error { return context.Cause(c.ctx) }
+
+// Close ends the connection and with it all that it has published and
+// subscribed to. It returns when no callback runs any more, and must not be
+// called by one.
+func (c *Conn) Close() { c.shutDown(ErrClosed) }
+
+func (c *Conn) shutDown(why error) {
+	c.end(why)
+	if c.cc != nil {
+		c.cc.Close()
+	}
+	c.wg.Wait()
+}
+
+// fail ends the connection for a reason that was found by one of its own
+// goroutines, which Close will wait for.
+func (c *Conn) fail(why error) {
+	if c.ctx.Err() != nil {
+		return
+	}
+	c.opts.Logger.Info("connection ended", "server", c.opts.Addr, "connection", c.id, "reason", why)
+	c.end(why)
+	c.cc.Close()
+}
+
+// Request sends a request and returns the response. The error is an [Error]
+// if the server has refused; then the connection goes on, unless the refusal
+// says that the server does not know it. The body must not be changed before
+// Request returns; the response and its bytes belong to the caller.
+func (c *Conn) Request(ctx context.Context, typ string, body []byte) (*nacos.Payload, error) {
+	p, err := c.request(ctx, typ, body)
+	if refused, ok := errors.AsType[*Error](err); ok && refused.Code == nacos.CodeUnregistered {
+		c.fail(err)
+	}
+	return p, err
+}
+
+func (c *Conn) request(ctx context.Context, typ string, body []byte) (*nacos.Payload, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
+		defer cancel()
+	}
+	answer := new(nacos.Payload)
+	if err := c.cc.Invoke(ctx, "/"+nacos.RequestService+"/request", &nacos.Payload{Type: typ, Headers: c.opts.Headers, Body: body}, answer); err != nil {
+		if why := c.Err(); why != nil {
+			err = why
+		}
+		return nil, fmt.Errorf("%s: %w", typ, err)
+	}
+	c.touch()
+	if err := refusal(answer); err != nil {
+		return nil, fmt.Errorf("%s: %w", typ, err)
+	}
+	return answer, nil
+}
+
+// refusal is the error that a response stands for.
+func refusal(p *nacos.Payload) error {
+	// A list of hosts is not decoded for its head; servers write it first.
+	if p.Type != nacos.TypeErrorResponse && bytes.HasPrefix(p.Body, []byte(`{"resultCode":200,`)) {
+		return nil
+	}
+	var r struct {
+		ResultCode int    `json:"resultCode"`
+		ErrorCode  int    `json:"errorCode"`
+		Message    string `json:"message"`
+	}
+	if err := json.Unmarshal(p.Body, &r); err != nil {
+		return fmt.Errorf("response %s cannot be decoded: %w", p.Type, err)
+	}
+	if p.Type != nacos.TypeErrorResponse && r.ResultCode == nacos.ResultOK {
+		return nil
+	}
+	return &Error{p.Type, r.ResultCode, r.ErrorCode, r.Message}
+}
+
+func (c *Conn) touch() { c.active.Store(int64(time.Since(c.start))) }
+
+func (c *Conn) send(p *nacos.Payload) error {
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	return c.stream.SendMsg(p)
+}
+
+// receive reads the stream until it ends, and with it the connection.
+func (c *Conn) receive() {
+	for {
+		p := new(nacos.Payload)
+		if err := c.stream.RecvMsg(p); err != nil {
+			c.fail(fmt.Errorf("stream of %s ended: %w", c.opts.Addr, err))
+			return
+		}
+		c.touch()
+		id := requestID(p.Body)
+		var err error
+		switch p.Type {
+		case nacos.TypeSetupAckRequest: // is not answered
+			c.ackedOnce.Do(func() { close(c.acked) })
+			continue
+		case nacos.TypeClientDetectionRequest:
+		case nacos.TypeConnectResetRequest:
+			if c.opts.Reset != nil {
+				var to struct {
+					IP   string `json:"serverIp"`
+					Port string `json:"serverPort"`
+				}
+				err = json.Unmarshal(p.Body, &to)
+				if err == nil {
+					port, _ := strconv.Atoi(to.Port) // none: 0
+					c.opts.Reset(to.IP, port)
+				}
+			}
+		default:
+			if !strings.HasSuffix(p.Type, "Request") {
+				c.opts.Logger.Debug("ignored on the stream", "type", p.Type)
+				continue
+			}
+			if c.opts.Push != nil {
+				err = c.opts.Push(p)
+			}
+		}
+		if err := c.send(acknowledgement(p.Type, id, err)); err != nil {
+			c.fail(fmt.Errorf("acknowledge %s: %w", p.Type, err))
+			return
+		}
+	}
+}
+
+// acknowledgement answers a message of the server. The server finds the
+// message by its id alone.
+func acknowledgement(typ, id string, failed error) *nacos.Payload {
+	b := append(make([]byte, 0, 80+len(id)), `{"resultCode":200,"errorCode":0`...)
+	if failed != nil {
+		b = append(b[:0], `{"resultCode":500,"errorCode":500,"message":`...)
+		b = nacos.AppendString(b, failed.Error())
+	}
+	b = nacos.AppendString(append(b, `,"requestId":`...), id)
+	b = strconv.AppendBool(append(b, `,"success":`...), failed == nil)
+	return &nacos.Payload{Type: strings.TrimSuffix(typ, "Request") + "Response", Body: append(b, '}')}
+}
+
+// requestID finds the id of a message. It stands near the beginning, so that a
+// long list of hosts need not be decoded for it; where it does not, or looks
+// unusual, the decoder finds it.
+func requestID(body []byte) string {
+	const key = `"requestId":"`
+	for _, head := range []string{`{`, `{"headers":{},`} {
+		if rest, ok := bytes.CutPrefix(body, []byte(head+key)); ok {
+			if n := bytes.IndexByte(rest, '"'); n >= 0 && bytes.IndexByte(rest[:n], '\\') < 0 {
+				return string(rest[:n])
+			}
+		}
+	}
+	var m struct {
+		RequestID string `json:"requestId"`
+	}
+	_ = json.Unmarshal(body, &m) // nothing else can be acknowledged
+	return m.RequestID
+}
+
+var healthCheck = []byte(`{"headers":{},"module":"internal"}`)
+
+// healthLoop asks the server after each silence whether it knows the
+// connection, and ends the connection if it does not answer.
+func (c *Conn) healthLoop() {
+	t := time.NewTimer(c.opts.HealthCheckAfter)
+	defer t.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-t.C:
+		}
+		idle := time.Since(c.start) - time.Duration(c.active.Load())
+		if rest := c.opts.HealthCheckAfter - idle; rest > 0 {
+			t.Reset(rest)
+			continue
+		}
+		if _, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, healthCheck); err != nil {
+			c.fail(fmt.Errorf("health check: %w", err))
+			return
+		}
+		t.Reset(c.opts.HealthCheckAfter)
+	}
+}
