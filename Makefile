@@ -9,7 +9,7 @@ BIN     := bin/starling
 # The modules beside the main one have heavy dependencies that must not be its.
 MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 
-.PHONY: help build run test test-full check unit golden compat attack attack-full soak fuzz clean
+.PHONY: help build run test test-full check unit golden compat attack attack-full soak fuzz bench microbench pgo clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -89,6 +89,15 @@ fuzz: ## run each fuzzer for 30 s
 	while IFS=: read -r file fuzzer; do \
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
+
+bench: build ## compare a node with bare gRPC (6 minutes), write docs/BENCHMARKS.md
+	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/bench ./test/bench; \
+	bin/bench run -bin $(BIN) -out docs/BENCHMARKS.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
+
+COUNT ?= 8
+
+microbench: ## benchmarks of components, for benchstat; COUNT=8 repetitions
+	@go test -run=NONE -bench=. -benchmem -count=$(COUNT) ./pkg/...
 
 clean: ## remove what the other targets built; a node's data stays
 	rm -rf bin test/compat/build

@@ -59,12 +59,15 @@ var imports = []struct {
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
-	{"cmd/starling", []string{"pkg/node"},
-		[]string{zap, "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
+	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos"},
+		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
 	{"test/attack", []string{"pkg/nacos"}, []string{grpc, "golang.org/x/net/http2"}, nil},
+	// The server that does nothing but gRPC, with the codec and the bytes of
+	// a node.
+	{"test/bench", []string{"pkg/nacos", "pkg/registry"}, []string{grpc}, nil},
 }
 
 var testLibraries = []string{"github.com/google/go-cmp/cmp", "go.uber.org/goleak"}

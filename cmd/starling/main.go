@@ -3,7 +3,8 @@
 //
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
-// runs a node until a signal comes. Start reading at run.
+// runs a node until a signal comes; bench.go measures servers as a client.
+// Start reading at run.
 package main
 
 import (
@@ -73,7 +74,7 @@ its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.
 		SilenceUsage:  true,
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.AddCommand(serveCommand(p), versionCommand())
+	root.AddCommand(serveCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)

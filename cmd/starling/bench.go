@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/spf13/cobra"
+)
+
+// Bounds of a run: it ends by itself, and a slip of the finger does not empty
+// the machine of ports.
+const (
+	benchMaxDuration    = 10 * time.Minute
+	benchMaxConnections = 50_000
+)
+
+type benchOptions struct {
+	servers         []string
+	subscribeServer string
+	connections     int // 0: as the scenario has it
+	concurrency     int
+	duration        time.Duration
+	serverPID       int
+	json            bool
+}
+
+// A benchScenario is a kind of load. Run measures it against r.server and
+// returns an error only if it cannot; operations that fail are counted.
+type benchScenario struct {
+	name        string
+	says        string
+	connections int
+	concurrency func(connections int) int
+	duration    time.Duration
+	run         func(context.Context, *benchRun) error
+}
+
+func same(n int) int { return n }
+
+var benchScenarios = []benchScenario{
+	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchRegister},
+	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchQuery},
+	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchPush},
+	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchFanOut},
+	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchIdle},
+	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchStorm},
+}
+
+func benchCommand(p *process) *cobra.Command {
+	var opts benchOptions
+	names := make([]string, len(benchScenarios))
+	var list strings.Builder
+	for i, s := range benchScenarios {
+		names[i] = s.name
+		fmt.Fprintf(&list, "  %-9s %s\n            (%d connections, %v)\n", s.name, s.says, s.connections, s.duration)
+	}
+	c := &cobra.Command{
+		Use:   "bench SCENARIO... | all",
+		Short: "Measure a server: registrations, queries, pushes, memory",
+		Long: `Measure any server that speaks the gRPC protocol of Nacos. Each scenario is run
+against each of --servers, one after the other:
+
+` + list.String() + `
+RATE, P50, P99 and MAX are of operations as this client sees them: a request and
+its answer, a change that has arrived at a subscriber, a connection that is set
+up. CPU/OP is the CPU time of the server process per operation, MEM/CONN what it
+has grown by per connection (resident, so it includes what the runtime has not
+given back). Both are known for a server on this machine under Linux: its process
+is found by the port it listens on, or named with --server-pid.
+
+Client and server on one machine share its processors: compare servers with each
+other on one machine, not with figures from elsewhere. Everything is registered
+in the group STARLING_BENCH and goes when the run ends, at the latest 10 minutes
+after it began. Do not point it at a server that others need.`,
+		Example: `  starling bench register query                        # of a node on this machine
+  starling bench all --servers 10.0.0.1:8848,10.0.0.2:8848
+  starling bench push --servers 10.0.0.1:8848 --subscribe-server 10.0.0.2:8848
+  starling bench idle --connections 10000 --duration 30s --json`,
+		ValidArgs: append(names, "all"),
+		Args:      cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := opts.validate(); err != nil {
+				return err
+			}
+			if err := bench(c.Context(), p, &opts, args); err != nil {
+				return errFailed{err}
+			}
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringSliceVar(&opts.servers, "servers", []string{"127.0.0.1:8848"}, "HOST:PORT,… of the main ports; gRPC is found 1000 above them")
+	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, fan-out; default the one that is changed)")
+	f.IntVar(&opts.connections, "connections", 0, "connections (default as above)")
+	f.IntVar(&opts.concurrency, "concurrency", 0, "requests, or set-ups of connections, under way at once (default one per connection; idle 64)")
+	f.DurationVar(&opts.duration, "duration", 0, "time to measure, without set-up (default as above)")
+	f.IntVar(&opts.serverPID, "server-pid", 0, "process of the server on this machine (default found by its port)")
+	f.BoolVar(&opts.json, "json", false, "print one JSON object per scenario and server")
+	return c
+}
+
+func (o *benchOptions) validate() error {
+	for _, s := range append(slices.Clone(o.servers), o.subscribeServer) {
+		if s == "" && len(o.servers) > 0 {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(s); err != nil {
+			return fmt.Errorf("server %q: want HOST:PORT", s)
+		} else if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || n > 64535 {
+			return fmt.Errorf("server %q: the port must be between 1 and 64535", s)
+		}
+	}
+	switch {
+	case o.connections < 0 || o.connections > benchMaxConnections:
+		return fmt.Errorf("--connections must be between 1 and %d", benchMaxConnections)
+	case o.concurrency < 0 || o.concurrency > benchMaxConnections:
+		return fmt.Errorf("--concurrency must be between 1 and %d", benchMaxConnections)
+	case o.duration < 0 || o.duration > benchMaxDuration:
+		return fmt.Errorf("--duration must be at most %v", benchMaxDuration)
+	case o.serverPID != 0 && len(o.servers) > 1:
+		return errors.New("--server-pid is of one server; there are several --servers")
+	}
+	return nil
+}
+
+// bench runs the named scenarios against each server and prints the results.
+func bench(ctx context.Context, p *process, opts *benchOptions, names []string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, benchMaxDuration, errors.New("the run was stopped after "+benchMaxDuration.String()))
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	p.notify(signals)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case s := <-signals:
+			stop(fmt.Errorf("stopped by %v", s))
+		}
+	}()
+	defer stop(nil)
+
+	var results []*benchResult
+	var failed []error
+	for _, s := range benchScenarios {
+		if !slices.Contains(names, s.name) && !slices.Contains(names, "all") {
+			continue
+		}
+		for _, server := range opts.servers {
+			r := newBenchRun(&s, server, opts)
+			if isTerminal(p.stderr) {
+				r.say = func(what string) { fmt.Fprintf(p.stderr, "%s, %s: %s\n", s.name, server, what) }
+			}
+			err := s.run(ctx, r)
+			r.closeAll()
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			if err != nil {
+				return errors.Join(append(failed, fmt.Errorf("%s on %s: %w", s.name, server, err))...)
+			}
+			res := r.result()
+			results = append(results, res)
+			if res.Errors > 0 {
+				failed = append(failed, fmt.Errorf("%s on %s: %d operations failed, the first: %s", s.name, server, res.Errors, res.FirstError))
+			}
+			if opts.json {
+				if err := json.NewEncoder(p.stdout).Encode(res); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if !opts.json {
+		if err := writeBenchTable(p.stdout, results); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// A benchResult is what one scenario found out about one server. Times are
+// milliseconds unless the name says otherwise.
+type benchResult struct {
+	Scenario    string  `json:"scenario"`
+	Server      string  `json:"server"`
+	Connections int     `json:"connections"`
+	Concurrency int     `json:"concurrency"`
+	Seconds     float64 `json:"seconds"`
+	Operations  int64   `json:"operations"`
+	Rate        float64 `json:"ratePerSecond"`
+	P50         float64 `json:"p50Millis"`
+	P99         float64 `json:"p99Millis"`
+	Max         float64 `json:"maxMillis"`
+	// Absent where the server's process is not known, or the scenario does
+	// not tell.
+	CPUMicros       *float64 `json:"serverCPUMicrosPerOperation,omitempty"`
+	ConnectionBytes *float64 `json:"serverBytesPerConnection,omitempty"`
+	ServerUnknown   string   `json:"serverProcessUnknown,omitempty"` // why
+	Errors          int64    `json:"errors"`
+	FirstError      string   `json:"firstError,omitempty"`
+}
+
+func writeBenchTable(w io.Writer, results []*benchResult) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "SCENARIO\tSERVER\tCONNS\tOPS\tRATE\tP50\tP99\tMAX\tCPU/OP\tMEM/CONN\tERRORS\t")
+	notes := map[string]string{}
+	for _, r := range results {
+		cpu, memory := "-", "-"
+		if r.CPUMicros != nil {
+			cpu = fmt.Sprintf("%.1fµs", *r.CPUMicros)
+		}
+		if r.ConnectionBytes != nil {
+			memory = fmt.Sprintf("%.1fKiB", *r.ConnectionBytes/1024)
+		}
+		if r.ServerUnknown != "" {
+			notes[r.Server] = r.ServerUnknown
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%.0f/s\t%.2fms\t%.2fms\t%.2fms\t%s\t%s\t%d\t\n",
+			r.Scenario, r.Server, r.Connections, r.Operations, r.Rate, r.P50, r.P99, r.Max, cpu, memory, r.Errors)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, server := range slices.Sorted(maps.Keys(notes)) {
+		if _, err := fmt.Fprintf(w, "CPU and memory of %s are not known: %s\n", server, notes[server]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A benchRecorder collects latencies and failures from many goroutines.
+type benchRecorder struct {
+	mu       sync.Mutex
+	latency  *hdrhistogram.Histogram // microseconds
+	errors   int64
+	firstErr error
+}
+
+func newBenchRecorder() *benchRecorder {
+	return &benchRecorder{latency: hdrhistogram.New(1, benchMaxDuration.Microseconds(), 3)}
+}
+
+func (r *benchRecorder) record(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// What is out of the range is longer than a run can be.
+	_ = r.latency.RecordValue(max(1, d.Microseconds()))
+}
+
+func (r *benchRecorder) fail(n int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.errors += n
+	if r.firstErr == nil {
+		r.firstErr = err
+	}
+}
+
+// reset forgets the latencies of a warm-up, not its errors.
+func (r *benchRecorder) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.latency.Reset()
+}

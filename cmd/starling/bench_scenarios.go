@@ -1,0 +1,549 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/nacos"
+)
+
+// A benchRun is one scenario against one server.
+type benchRun struct {
+	*benchRecorder
+	scenario        *benchScenario
+	server          string
+	subscribeServer string
+	connections     int
+	concurrency     int
+	duration        time.Duration
+	pid             int    // 0: not known
+	pidUnknown      string // why
+	say             func(string)
+
+	mu    sync.Mutex
+	conns []*client.Conn
+
+	// What was measured.
+	elapsed   time.Duration
+	cpu       time.Duration
+	bytesEach float64
+	hasCPU    bool
+	hasBytes  bool
+}
+
+func newBenchRun(s *benchScenario, server string, opts *benchOptions) *benchRun {
+	r := &benchRun{benchRecorder: newBenchRecorder(), scenario: s, server: server, subscribeServer: server,
+		connections: s.connections, duration: s.duration, pid: opts.serverPID, say: func(string) {}}
+	if opts.connections != 0 {
+		r.connections = opts.connections
+	}
+	if opts.duration != 0 {
+		r.duration = opts.duration
+	}
+	r.concurrency = min(s.concurrency(r.connections), r.connections)
+	if opts.concurrency != 0 {
+		r.concurrency = opts.concurrency
+	}
+	if opts.subscribeServer != "" {
+		r.subscribeServer = opts.subscribeServer
+	}
+	if r.pid == 0 {
+		pid, err := findServer(server)
+		if err != nil {
+			r.pidUnknown = err.Error()
+		}
+		r.pid = pid
+	}
+	return r
+}
+
+func (r *benchRun) result() *benchResult {
+	h := r.latency
+	millis := func(micros int64) float64 { return float64(micros) / 1000 }
+	res := &benchResult{
+		Scenario: r.scenario.name, Server: r.server, Connections: r.connections, Concurrency: r.concurrency,
+		Seconds: r.elapsed.Seconds(), Operations: h.TotalCount(), Rate: float64(h.TotalCount()) / max(r.elapsed.Seconds(), 1e-9),
+		P50: millis(h.ValueAtQuantile(50)), P99: millis(h.ValueAtQuantile(99)), Max: millis(h.Max()),
+		Errors: r.errors, ServerUnknown: r.pidUnknown,
+	}
+	if r.firstErr != nil {
+		res.FirstError = r.firstErr.Error()
+	}
+	if r.hasCPU && res.Operations > 0 {
+		res.CPUMicros = new(float64(r.cpu.Microseconds()) / float64(res.Operations))
+	}
+	if r.hasBytes {
+		res.ConnectionBytes = new(r.bytesEach)
+	}
+	return res
+}
+
+// measure runs f and takes the time and the server's CPU time meanwhile.
+func (r *benchRun) measure(f func() error) error {
+	before, _, beforeErr := r.usage()
+	start := time.Now()
+	err := f()
+	r.elapsed = time.Since(start)
+	after, _, afterErr := r.usage()
+	if beforeErr == nil && afterErr == nil {
+		r.cpu, r.hasCPU = after-before, true
+	}
+	return err
+}
+
+func (r *benchRun) usage() (time.Duration, int64, error) {
+	if r.pid == 0 {
+		return 0, 0, errors.New(r.pidUnknown)
+	}
+	cpu, resident, err := processUsage(r.pid)
+	if err != nil {
+		r.pidUnknown = err.Error()
+	}
+	return cpu, resident, err
+}
+
+// dial connects; push may be nil.
+func (r *benchRun) dial(ctx context.Context, addr string, push func(*nacos.Payload) error) (*client.Conn, error) {
+	// A storm is slow because all connect at once, not because nobody answers.
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, client.Options{Addr: addr, Push: push, RequestTimeout: 30 * time.Second, SetupTimeout: 30 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	r.conns = append(r.conns, c)
+	r.mu.Unlock()
+	return c, nil
+}
+
+// closeAll closes all connections.
+func (r *benchRun) closeAll() {
+	r.mu.Lock()
+	conns := r.conns
+	r.conns = nil
+	r.mu.Unlock()
+	_ = each(context.Background(), len(conns), 64, func(i int) error { conns[i].Close(); return nil })
+}
+
+// each calls f(0) … f(n-1), so many at once, until one fails or ctx ends.
+func each(ctx context.Context, n, atOnce int, f func(i int) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(n, atOnce) {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := f(i); err != nil {
+					stop(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// dialAll connects r.connections times.
+func (r *benchRun) dialAll(ctx context.Context, addr string, push func(i int) func(*nacos.Payload) error) ([]*client.Conn, error) {
+	r.say(fmt.Sprintf("connecting %d", r.connections))
+	conns := make([]*client.Conn, r.connections)
+	err := each(ctx, r.connections, 64, func(i int) (err error) {
+		var f func(*nacos.Payload) error
+		if push != nil {
+			f = push(i)
+		}
+		conns[i], err = r.dial(ctx, addr, f)
+		return err
+	})
+	return conns, err
+}
+
+// load keeps r.concurrency requests under way for r.duration, after a warm-up
+// of up to a second. next makes the n-th request of a worker, on buf.
+func (r *benchRun) load(ctx context.Context, conns []*client.Conn, typ string, next func(worker, n int, buf []byte) []byte) error {
+	loading, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for w := range r.concurrency {
+		c := conns[w%len(conns)]
+		wg.Go(func() {
+			var buf []byte
+			for n := 0; loading.Err() == nil; n++ {
+				buf = next(w, n, buf[:0])
+				start := time.Now()
+				// The last request of each worker is finished: one that is
+				// cut off would count as failed.
+				if _, err := c.Request(context.WithoutCancel(ctx), typ, buf); err != nil {
+					r.fail(1, err)
+					if c.Err() != nil || !sleep(loading, 100*time.Millisecond) {
+						return
+					}
+					continue
+				}
+				r.record(time.Since(start))
+			}
+		})
+	}
+	sleep(ctx, min(time.Second, r.duration))
+	r.say(fmt.Sprintf("measuring for %v", r.duration))
+	r.reset()
+	err := r.measure(func() error { sleep(ctx, r.duration); return nil })
+	stop()
+	wg.Wait()
+	return err
+}
+
+// sleep reports whether ctx has not ended meanwhile.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// Names and bodies as the Java SDK sends them.
+const benchGroup = "STARLING_BENCH"
+
+func appendRef(b []byte, service string) []byte {
+	b = append(b, `{"headers":{},"namespace":"public","serviceName":"`...)
+	b = append(b, service...)
+	return append(b, `","groupName":"`+benchGroup+`"`...)
+}
+
+// The metadata entry that tells one change from the next, and from which a
+// subscriber knows what it was sent.
+const (
+	benchMark   = `"seq":"`
+	benchDigits = 12
+)
+
+func appendInstance(b []byte, ip string, port, seq int) []byte {
+	b = append(append(b, `{"ip":"`...), ip...)
+	b = strconv.AppendInt(append(b, `","port":`...), int64(port), 10)
+	b = append(b, `,"weight":1.0,"healthy":true,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","metadata":{`...)
+	if seq > 0 {
+		b = fmt.Appendf(b, benchMark+`%0*d",`, benchDigits, seq)
+	}
+	return append(b, `"zone":"a"},"instanceHeartBeatInterval":5000,"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000,"instanceIdGenerator":"simple"}`...)
+}
+
+func registerBody(b []byte, service, ip string, port, seq int) []byte {
+	b = append(appendRef(b, service), `,"type":"registerInstance","instance":`...)
+	return append(appendInstance(b, ip, port, seq), `,"module":"naming"}`...)
+}
+
+// batchBody publishes n instances; the first one is marked.
+func batchBody(b []byte, service string, n, seq int) []byte {
+	b = append(appendRef(b, service), `,"type":"batchRegisterInstance","instances":[`...)
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendInstance(b, "10.0.0."+strconv.Itoa(10+i), 8080, seq)
+		seq = 0
+	}
+	return append(b, `],"module":"naming"}`...)
+}
+
+func subscribeBody(service string) []byte {
+	return append(appendRef(nil, service), `,"subscribe":true,"clusters":"","module":"naming"}`...)
+}
+
+// markOf is the mark in a pushed list, 0 if there is none.
+func markOf(body []byte) int {
+	i := bytes.Index(body, []byte(benchMark))
+	if i < 0 || len(body) < i+len(benchMark)+benchDigits {
+		return 0
+	}
+	n, err := strconv.Atoi(string(body[i+len(benchMark) : i+len(benchMark)+benchDigits]))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func hostAddress(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255) }
+
+// benchRegister: eight connections share their services, so that a service
+// has several instances.
+func benchRegister(ctx context.Context, r *benchRun) error {
+	conns, err := r.dialAll(ctx, r.server, nil)
+	if err != nil {
+		return err
+	}
+	const services, sharing = 100, 8
+	return r.load(ctx, conns, nacos.TypeInstanceRequest, func(w, n int, buf []byte) []byte {
+		service := "register-" + strconv.Itoa(w/sharing) + "-" + strconv.Itoa(n%services)
+		return registerBody(buf, service, hostAddress(w%len(conns)), 8080, n+1)
+	})
+}
+
+func benchQuery(ctx context.Context, r *benchRun) error {
+	const services = 16
+	provider, err := r.dial(ctx, r.server, nil)
+	if err != nil {
+		return err
+	}
+	for i := range services {
+		if _, err := provider.Request(ctx, nacos.TypeBatchInstanceRequest, batchBody(nil, "query-"+strconv.Itoa(i), 20, 1)); err != nil {
+			return err
+		}
+	}
+	conns, err := r.dialAll(ctx, r.server, nil)
+	if err != nil {
+		return err
+	}
+	return r.load(ctx, conns, nacos.TypeServiceQueryRequest, func(w, n int, buf []byte) []byte {
+		buf = appendRef(buf, "query-"+strconv.Itoa((w+n)%services))
+		return append(buf, `,"cluster":"","healthyOnly":false,"udpPort":0,"module":"naming"}`...)
+	})
+}
+
+// pushPatience is how long a change may take to arrive at its subscribers.
+const pushPatience = 10 * time.Second
+
+func benchPush(ctx context.Context, r *benchRun) error {
+	type pair struct {
+		provider *client.Conn
+		arrived  chan int // marks
+	}
+	pairs := make([]pair, r.connections)
+	service := func(i int) string { return "push-" + strconv.Itoa(i) }
+	err := each(ctx, len(pairs), r.concurrency, func(i int) (err error) {
+		arrived := make(chan int, 64)
+		pairs[i].arrived = arrived
+		if pairs[i].provider, err = r.dial(ctx, r.server, nil); err != nil {
+			return err
+		}
+		sub, err := r.dial(ctx, r.subscribeServer, func(p *nacos.Payload) error {
+			select {
+			case arrived <- markOf(p.Body):
+			default: // nobody waits for pushes beyond these
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		_, err = sub.Request(ctx, nacos.TypeSubscribeServiceRequest, subscribeBody(service(i)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// The first subscribe is followed by a push of its own.
+	if !sleep(ctx, time.Second) {
+		return context.Cause(ctx)
+	}
+	r.say(fmt.Sprintf("measuring for %v", r.duration))
+	return r.measure(func() error {
+		ending, cancel := context.WithTimeout(ctx, r.duration)
+		defer cancel()
+		var wg sync.WaitGroup
+		for i, p := range pairs {
+			wg.Go(func() {
+				// Longer than the window in which a server may merge
+				// changes, and not in step with the others.
+				for n := 1; sleep(ending, 150*time.Millisecond+rand.N(50*time.Millisecond)); n++ {
+					body := registerBody(nil, service(i), hostAddress(i), 8080, n)
+					start := time.Now()
+					if _, err := p.provider.Request(ctx, nacos.TypeInstanceRequest, body); err != nil {
+						r.fail(1, err)
+						return
+					}
+					for late, mark := time.After(pushPatience), 0; mark != n; {
+						select {
+						case mark = <-p.arrived:
+						case <-late:
+							r.fail(1, fmt.Errorf("a change has not arrived within %v", pushPatience))
+							return
+						case <-ctx.Done():
+							return
+						}
+					}
+					r.record(time.Since(start))
+				}
+			})
+		}
+		wg.Wait()
+		return nil
+	})
+}
+
+func benchFanOut(ctx context.Context, r *benchRun) error {
+	const service, instances = "fan-out", 10
+	// One change at a time: those who have got it are counted down.
+	var change struct {
+		sync.Mutex
+		mark  int
+		start time.Time
+		left  int
+		all   chan struct{}
+	}
+	provider, err := r.dial(ctx, r.server, nil)
+	if err != nil {
+		return err
+	}
+	subs, err := r.dialAll(ctx, r.subscribeServer, func(int) func(*nacos.Payload) error {
+		seen := 0
+		return func(p *nacos.Payload) error {
+			now := time.Now()
+			mark := markOf(p.Body)
+			change.Lock()
+			defer change.Unlock()
+			if mark != change.mark || mark == seen {
+				return nil
+			}
+			seen = mark
+			r.record(now.Sub(change.start))
+			if change.left--; change.left == 0 {
+				close(change.all)
+			}
+			return nil
+		}
+	})
+	if err != nil {
+		return err
+	}
+	r.say("subscribing")
+	if err := each(ctx, len(subs), 64, func(i int) error {
+		_, err := subs[i].Request(ctx, nacos.TypeSubscribeServiceRequest, subscribeBody(service))
+		return err
+	}); err != nil {
+		return err
+	}
+	n := 0
+	one := func() (time.Duration, error) {
+		n++
+		body := batchBody(nil, service, instances, n)
+		change.Lock()
+		change.mark, change.left, change.all, change.start = n, len(subs), make(chan struct{}), time.Now()
+		all, start := change.all, change.start
+		change.Unlock()
+		if _, err := provider.Request(ctx, nacos.TypeBatchInstanceRequest, body); err != nil {
+			return 0, err
+		}
+		select {
+		case <-all:
+		case <-time.After(pushPatience):
+			change.Lock()
+			missing := change.left
+			change.mark = 0
+			change.Unlock()
+			r.fail(int64(missing), fmt.Errorf("a change has not arrived everywhere within %v", pushPatience))
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		return time.Since(start), nil
+	}
+	// Servers may merge changes for as long as the last fan-out took several
+	// times over, and clients have acknowledgements to send.
+	pause := func(took time.Duration) bool { return sleep(ctx, max(300*time.Millisecond, 4*took)) }
+	pause(time.Second)
+	for range 2 {
+		took, err := one()
+		if err != nil {
+			return err
+		}
+		pause(took)
+	}
+	r.reset()
+	r.say(fmt.Sprintf("measuring for %v", r.duration))
+	return r.measure(func() error {
+		for end := time.Now().Add(r.duration); time.Now().Before(end); {
+			took, err := one()
+			if err != nil {
+				return err
+			}
+			if !pause(took) {
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+}
+
+// benchClient is a connection with one instance and one subscription.
+func (r *benchRun) benchClient(ctx context.Context, i int) error {
+	c, err := r.dial(ctx, r.server, nil)
+	if err != nil {
+		return err
+	}
+	service := "idle-" + strconv.Itoa(i)
+	if _, err := c.Request(ctx, nacos.TypeInstanceRequest, registerBody(nil, service, hostAddress(i), 8080, 1)); err != nil {
+		return err
+	}
+	_, err = c.Request(ctx, nacos.TypeSubscribeServiceRequest, subscribeBody(service))
+	return err
+}
+
+func benchIdle(ctx context.Context, r *benchRun) error {
+	_, before, beforeErr := r.usage()
+	r.say(fmt.Sprintf("connecting %d", r.connections))
+	err := r.measure(func() error {
+		return each(ctx, r.connections, r.concurrency, func(i int) error {
+			start := time.Now()
+			if err := r.benchClient(ctx, i); err != nil {
+				return err
+			}
+			r.record(time.Since(start))
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	r.say(fmt.Sprintf("resting for %v", r.duration))
+	if !sleep(ctx, r.duration) {
+		return context.Cause(ctx)
+	}
+	if _, after, err := r.usage(); err == nil && beforeErr == nil {
+		r.bytesEach, r.hasBytes = float64(after-before)/float64(r.connections), true
+	}
+	for _, c := range r.conns {
+		if err := c.Err(); err != nil {
+			r.fail(1, err)
+		}
+	}
+	return nil
+}
+
+func benchStorm(ctx context.Context, r *benchRun) error {
+	r.say(fmt.Sprintf("connecting %d", r.connections))
+	if err := each(ctx, r.connections, 64, func(i int) error { return r.benchClient(ctx, i) }); err != nil {
+		return err
+	}
+	if !sleep(ctx, min(2*time.Second, r.duration)) {
+		return context.Cause(ctx)
+	}
+	r.say("breaking and connecting again")
+	return r.measure(func() error {
+		r.closeAll()
+		start := time.Now()
+		return each(ctx, r.connections, r.concurrency, func(i int) error {
+			if err := r.benchClient(ctx, i); err != nil {
+				r.fail(1, err)
+				return nil
+			}
+			r.record(time.Since(start))
+			return nil
+		})
+	})
+}

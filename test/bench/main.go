@@ -1,0 +1,36 @@
+// Command bench compares a node with a server that does nothing but gRPC, and
+// writes docs/BENCHMARKS.md.
+//
+//	bench run     start both, one after the other, several times; write the file
+//	bench echo    that server
+//
+// The echo server answers every request with bytes that were made before, of
+// the size that a node's answer has, over the same codec: what is left is the
+// price of grpc-go, the kernel and the client. Figures of a node are given as
+// multiples of it, because milliseconds say more about a machine than about a
+// program.
+//
+// Start reading at run (run.go).
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) == 3 && os.Args[1] == "echo":
+		err = echo(os.Args[2])
+	case len(os.Args) >= 2 && os.Args[1] == "run":
+		err = run(os.Args[2:])
+	default:
+		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HOST:PORT")
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
