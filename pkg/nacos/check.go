@@ -5,8 +5,6 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/starling-registry/starling/pkg/registry"
 )
 
 // Lengths in UTF-16 units, as Java counts them (grpc-protocol §5.1).
@@ -157,9 +155,8 @@ func CheckInstance(i *Instance) error {
 // address, and a weight that JSON can carry (grpc-protocol §5.2, semantics
 // D19). Members of a batch may have an underscore (golden scenario 53).
 func CheckRegister(i *Instance, batch bool) error {
-	md := registry.NewMetadata(i.Metadata)
-	interval := MetadataMillis(md, KeyBeatInterval, DefaultBeatInterval)
-	if MetadataMillis(md, KeyBeatTimeout, DefaultBeatTimeout) < interval || MetadataMillis(md, KeyDeleteAfter, DefaultDeleteAfter) < interval {
+	interval := millis(i.Metadata[KeyBeatInterval], DefaultBeatInterval)
+	if millis(i.Metadata[KeyBeatTimeout], DefaultBeatTimeout) < interval || millis(i.Metadata[KeyDeleteAfter], DefaultDeleteAfter) < interval {
 		return ErrBeatTimes
 	}
 	if !batch && i.ClusterName != "" && !only(i.ClusterName, "-") {

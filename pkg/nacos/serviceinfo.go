@@ -125,6 +125,13 @@ func AppendMetadata(b []byte, md registry.Metadata) []byte {
 // missing (grpc-protocol §3.2).
 func MetadataMillis(md registry.Metadata, key string, missing int64) int64 {
 	v, _ := md.Get(key)
+	return millis(v, missing)
+}
+
+func millis(v string, missing int64) int64 {
+	if v == "" { // without the error that ParseUint would make
+		return missing
+	}
 	if n, err := strconv.ParseUint(v, 10, 63); err == nil {
 		return int64(n)
 	}
