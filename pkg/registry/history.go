@@ -2,6 +2,8 @@ package registry
 
 import (
 	"cmp"
+	"encoding/binary"
+	"math"
 	"slices"
 )
 
@@ -37,7 +39,7 @@ type Event struct {
 // HistoryLimits bound what the registry remembers of the past.
 type HistoryLimits struct {
 	PerService int   // events
-	Bytes      int64 // of all services together, estimated
+	Bytes      int64 // of the records of all services together
 	KeepGone   int64 // milliseconds that the history outlives its service
 }
 
@@ -46,26 +48,143 @@ func DefaultHistoryLimits() HistoryLimits {
 	return HistoryLimits{PerService: 256, Bytes: 64 << 20, KeepGone: 24 * 3600 * 1000}
 }
 
-// A history is the past of one service; guarded by the shard's lock.
+// A history is the past of one service; guarded by the shard's lock. Its
+// events are written down as bytes: a registry remembers many times more
+// events than it has instances, and as structs with pointers they were what
+// the garbage collector spent nearly all of its time on.
 type history struct {
-	events []Event // oldest first
-	bytes  int64
-	gone   Stamp // when its service was cleaned up; 0 while it is there
+	log  []byte // records, the oldest at head; each begins with its length
+	head int
+	n    int
+	gone Stamp // when its service was cleaned up; 0 while it is there
 }
 
-const eventBytes = 160 // an Event, its two slice slots and the allocator's share
+// bytes is what the records take.
+func (h *history) bytes() int64 { return int64(len(h.log) - h.head) }
 
-func (e *Event) size() int64 {
-	n := int64(eventBytes + len(e.Client))
-	for _, i := range []*Instance{e.Before, e.After} {
-		if i != nil {
-			n += 96
-			for _, kv := range i.Metadata {
-				n += int64(32 + len(kv.Key) + len(kv.Value))
-			}
+const lengthBytes = 4
+
+// add writes an event down.
+func (h *history) add(e *Event) {
+	start := len(h.log)
+	b := append(h.log, make([]byte, lengthBytes)...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(e.At))
+	b = appendText(b, string(e.Cause))
+	b = appendText(b, e.Client)
+	b = appendText(b, e.Key.IP)
+	b = binary.AppendVarint(b, int64(e.Key.Port))
+	b = appendText(b, e.Key.Cluster)
+	for _, i := range []*Instance{e.Before, e.After} { // their key is the event's
+		if i == nil {
+			b = append(b, 0)
+			continue
+		}
+		flags := byte(1)
+		if i.Healthy {
+			flags |= 2
+		}
+		if i.Enabled {
+			flags |= 4
+		}
+		b = append(b, flags)
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(i.Weight))
+		b = appendText(b, i.ID)
+		b = binary.AppendUvarint(b, uint64(len(i.Metadata)))
+		for _, kv := range i.Metadata {
+			b = appendText(appendText(b, kv.Key), kv.Value)
 		}
 	}
-	return n
+	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start))
+	h.log = b
+	h.n++
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// drop forgets the oldest n events.
+func (h *history) drop(n int) {
+	for range n {
+		h.head += int(binary.LittleEndian.Uint32(h.log[h.head:]))
+	}
+	h.n -= n
+	if h.head <= len(h.log)/4 {
+		return // moved now and then, not for each event
+	}
+	rest := h.log[h.head:]
+	if cap(h.log) > 2*len(rest) {
+		h.log = slices.Clone(rest)
+	} else {
+		h.log = append(h.log[:0], rest...)
+	}
+	h.head = 0
+}
+
+// events reads all events.
+func (h *history) events() []Event {
+	r := recordReader(h.log[h.head:]) // one copy, of which all texts are parts
+	events := make([]Event, h.n)
+	for i := range events {
+		e := &events[i]
+		r = r[lengthBytes:]
+		e.At, e.Cause, e.Client = Stamp(r.fixed()), Cause(r.text()), r.text()
+		e.Key = InstanceKey{IP: r.text(), Port: int(r.varint()), Cluster: r.text()}
+		e.Before, e.After = r.instance(e.Key), r.instance(e.Key)
+	}
+	return events
+}
+
+// A recordReader is what is still to be read of what add has written.
+type recordReader string
+
+func (r *recordReader) fixed() uint64 {
+	v := binary.LittleEndian.Uint64([]byte((*r)[:8]))
+	*r = (*r)[8:]
+	return v
+}
+
+func (r *recordReader) uvarint() uint64 {
+	var v uint64
+	for i := 0; ; i++ {
+		c := (*r)[i]
+		v |= uint64(c&0x7f) << (7 * i)
+		if c < 0x80 {
+			*r = (*r)[i+1:]
+			return v
+		}
+	}
+}
+
+// varint undoes binary.AppendVarint: the sign is in the lowest bit.
+func (r *recordReader) varint() int64 {
+	u := r.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+func (r *recordReader) text() string {
+	n := r.uvarint()
+	s := string((*r)[:n])
+	*r = (*r)[n:]
+	return s
+}
+
+func (r *recordReader) instance(key InstanceKey) *Instance {
+	flags := (*r)[0]
+	*r = (*r)[1:]
+	if flags == 0 {
+		return nil
+	}
+	i := &Instance{InstanceKey: key, Healthy: flags&2 != 0, Enabled: flags&4 != 0}
+	i.Weight = math.Float64frombits(r.fixed())
+	i.ID = r.text()
+	if n := r.uvarint(); n > 0 {
+		i.Metadata = make(Metadata, n)
+		for k := range i.Metadata {
+			i.Metadata[k] = KV{Key: r.text(), Value: r.text()}
+		}
+	}
+	return i
 }
 
 // record appends events, and drops the oldest of the service beyond its limit.
@@ -73,14 +192,12 @@ func (e *Event) size() int64 {
 // far exceeded before that comes, whoever records keeps no more than the
 // newest event.
 func (r *Registry) record(h *history, events []Event) {
-	size := int64(0)
+	before := h.bytes()
 	for i := range events {
-		size += events[i].size()
+		h.add(&events[i])
 	}
-	h.events = append(h.events, events...)
-	h.bytes += size
 	keep := r.opts.History.PerService
-	if r.historyBytes.Add(size) > 2*r.opts.History.Bytes {
+	if r.historyBytes.Add(h.bytes()-before) > 2*r.opts.History.Bytes {
 		keep = 1
 	}
 	r.keep(h, keep)
@@ -88,17 +205,12 @@ func (r *Registry) record(h *history, events []Event) {
 
 // keep drops all but the newest n events.
 func (r *Registry) keep(h *history, n int) {
-	drop := len(h.events) - n
-	if drop <= 0 {
+	if h.n <= n {
 		return
 	}
-	freed := int64(0)
-	for i := range drop {
-		freed += h.events[i].size()
-	}
-	h.bytes -= freed
-	r.historyBytes.Add(-freed)
-	h.events = slices.Delete(h.events, 0, drop)
+	before := h.bytes()
+	h.drop(h.n - n)
+	r.historyBytes.Add(h.bytes() - before)
 }
 
 // trimHistory brings all histories together under their budget: first go
@@ -127,7 +239,7 @@ func (r *Registry) trimHistory() {
 		sh := r.shard(g.key)
 		sh.mu.Lock()
 		if h := sh.history[g.key]; h != nil && h.gone == g.at { // it is not back
-			r.historyBytes.Add(-h.bytes)
+			r.historyBytes.Add(-h.bytes())
 			delete(sh.history, g.key)
 		}
 		sh.mu.Unlock()
@@ -156,7 +268,7 @@ func (r *Registry) History(key ServiceKey) []Event {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if h := sh.history[key]; h != nil {
-		return slices.Clone(h.events)
+		return h.events()
 	}
 	return nil
 }

@@ -232,7 +232,7 @@ func (r *Registry) Sweep() {
 		}
 		for key, h := range sh.history {
 			if h.gone != 0 && now.Millis()-h.gone.Millis() >= r.opts.History.KeepGone {
-				r.historyBytes.Add(-h.bytes)
+				r.historyBytes.Add(-h.bytes())
 				delete(sh.history, key)
 			}
 		}

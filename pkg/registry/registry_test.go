@@ -427,14 +427,39 @@ func TestHistoryIsBounded(t *testing.T) {
 			if last := h[len(h)-1]; last.Key.IP != "49" {
 				t.Errorf("the newest event is of %s", last.Key.IP)
 			}
+			var again history
 			for _, e := range h {
-				total += e.size()
+				again.add(&e)
 			}
+			total += again.bytes()
 		}
 		if s := w.Stats(); s.HistoryBytes != total || total > 20*400 {
 			t.Errorf("%d bytes counted, %d there", s.HistoryBytes, total)
 		}
 	})
+}
+
+func TestHistoryIsWrittenDown(t *testing.T) {
+	key := InstanceKey{"1.1.1.1", 65535, "DEFAULT"}
+	long := strings.Repeat("long", 100)
+	events := []Event{
+		{At: 1 << 63, Cause: CauseRegistered, Client: "c", Key: key, After: &Instance{InstanceKey: key, ID: "own", Weight: 0.1, Healthy: true, Metadata: Metadata{{"a", "1"}, {"b", long}}}},
+		{Key: InstanceKey{Port: -1}, Before: &Instance{InstanceKey: InstanceKey{Port: -1}, Enabled: true}},
+		{At: 7, Cause: CauseChanged, Key: key, Before: &Instance{InstanceKey: key, Metadata: Metadata{{"", ""}}}, After: &Instance{InstanceKey: key}},
+	}
+	var h history
+	for n := range 300 {
+		h.add(&events[n%3])
+		if n >= 3 {
+			h.drop(1)
+		}
+	}
+	if diff := cmp.Diff(events, h.events()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if cap(h.log) > 8*len(h.log) {
+		t.Errorf("%d bytes are kept for %d", cap(h.log), len(h.log))
+	}
 }
 
 func TestHistoryOutlivesItsService(t *testing.T) {
