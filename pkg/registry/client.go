@@ -74,13 +74,15 @@ func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) err
 		return ErrClientClosed
 	}
 	// An empty batch counts as one, or there could be any number of them.
-	n := max(1, len(instances))
-	if limit := r.opts.MaxPerClient; limit > 0 && c.total-c.services[key]+n > limit {
+	n, had := max(1, len(instances)), c.services[key]
+	if limit := r.opts.MaxPerClient; limit > 0 && c.total-had+n > limit {
 		c.mu.Unlock()
 		return ErrTooMany
 	}
-	c.total += n - c.services[key]
-	c.services[key] = n
+	if n != had {
+		c.total += n - had
+		c.services[key] = n
+	}
 	sh := r.shard(key)
 	sh.mu.Lock()
 	s := r.serviceLocked(sh, key)
@@ -97,6 +99,8 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 	if old == nil {
 		old = &publication{}
 		r.publications.Add(1)
+	} else if len(old.claims) == 1 && len(instances) == 1 && old.claims[0].instance.InstanceKey == instances[0].InstanceKey {
+		return r.renewLocked(sh, s, c, old, instances[0], batch)
 	}
 	wanted := make(map[InstanceKey]*Instance, len(instances))
 	for _, i := range instances {
@@ -135,6 +139,24 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 	s.touched = now
 	// One picture: a reader must not see the service without either.
 	return r.showLocked(sh, s, append(went, came...), now, CauseRegistered, c.id)
+}
+
+// renewLocked is registerLocked for the usual case that a client says
+// something else, or the same, about the one instance that it has registered:
+// what it published is changed where it stands.
+func (r *Registry) renewLocked(sh *shard, s *service, c *Client, pub *publication, is *Instance, batch bool) bool {
+	was := pub.claims[0]
+	pub.batch = batch
+	claims := s.claims[is.InstanceKey]
+	if is.equal(was.instance) && winner(claims) == was {
+		return false
+	}
+	now := r.opts.Clock.Now()
+	cl := &claim{client: c, instance: is, since: now}
+	pub.claims[0] = cl
+	claims[slices.Index(claims, was)] = cl
+	s.touched = now
+	return r.showLocked(sh, s, []InstanceKey{is.InstanceKey}, now, CauseRegistered, c.id)
 }
 
 // Deregister withdraws what the client publishes for the service. Of a batch

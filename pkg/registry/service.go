@@ -14,7 +14,8 @@ type service struct {
 	claims       map[InstanceKey][]*claim // of all publications, in no order
 	overrides    map[InstanceKey]*override
 	meta         *ServiceMeta
-	touched      Stamp // last register, deregister or change
+	history      *history // the shard's, once there is one: it stays for as long as the service does
+	touched      Stamp    // last register, deregister or change
 
 	snapshot atomic.Pointer[Snapshot] // read without a lock
 
@@ -46,9 +47,11 @@ type override struct {
 }
 
 // winner is the claim that readers see: the newest that is not hidden.
-func (s *service) winner(k InstanceKey) *claim {
+func (s *service) winner(k InstanceKey) *claim { return winner(s.claims[k]) }
+
+func winner(claims []*claim) *claim {
 	var best *claim
-	for _, c := range s.claims[k] {
+	for _, c := range claims {
 		if !c.hidden && (best == nil || c.since > best.since) {
 			best = c
 		}
@@ -138,11 +141,12 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 	}
 	s.publish(next, now)
 	r.instances.Add(int64(len(next) - len(old)))
-	h := sh.history[s.key]
-	if h == nil {
-		h = &history{}
-		sh.history[s.key] = h
+	if s.history == nil {
+		if s.history = sh.history[s.key]; s.history == nil {
+			s.history = &history{}
+			sh.history[s.key] = s.history
+		}
 	}
-	r.record(h, events)
+	r.record(s.history, events)
 	return true
 }
