@@ -3,7 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
+	"net/http"
+	_ "net/http/pprof" // serves profiles
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,12 +44,14 @@ type echoStream struct {
 // faster on a few processors.
 const senders = 4
 
-// echo serves on the address until the process is killed.
-func echo(addr string) error {
+// echo serves until the process is killed: gRPC on the second address,
+// profiles on the first.
+func echo(profiles, addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
+	go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(profiles, nil)) }()
 	s := &echoServer{
 		instance:   nacos.OperationResponse(nacos.TypeInstanceResponse, nacos.OpRegister, ""),
 		batch:      nacos.OperationResponse(nacos.TypeBatchInstanceResponse, nacos.OpBatchRegister, ""),

@@ -21,12 +21,12 @@ import (
 func main() {
 	var err error
 	switch {
-	case len(os.Args) == 3 && os.Args[1] == "echo":
-		err = echo(os.Args[2])
+	case len(os.Args) == 4 && os.Args[1] == "echo":
+		err = echo(os.Args[2], os.Args[3])
 	case len(os.Args) >= 2 && os.Args[1] == "run":
 		err = run(os.Args[2:])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HOST:PORT")
+		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HTTP-ADDRESS GRPC-ADDRESS")
 		os.Exit(2)
 	}
 	if err != nil {
