@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -123,13 +124,19 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 		beside := make(chan result, len(attacks))
 		var inFront []*attack
 		waits := 0
+		var waiting atomic.Int64 // beside attacks that go on
 		for i := range attacks {
 			at := &attacks[i]
 			switch {
 			case !only.MatchString(at.name) || at.long && !a.long:
 			case at.beside:
 				waits++
-				go func() { beside <- run(at) }()
+				waiting.Add(1)
+				go func() {
+					r := run(at)
+					waiting.Add(-1)
+					beside <- r
+				}()
 			default:
 				inFront = append(inFront, at)
 			}
@@ -141,7 +148,7 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 		if err != nil {
 			return err
 		}
-		allowance := vitals{goroutines: max(0, held.goroutines-base.goroutines), fds: max(0, held.fds-base.fds), transports: max(0, held.transports-base.transports)}
+		held.goroutines, held.fds = max(0, held.goroutines-base.goroutines), max(0, held.fds-base.fds)
 		for _, at := range inFront {
 			if ctx.Err() != nil {
 				break
@@ -154,7 +161,11 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 			r := run(at)
 			problems := split(r.err)
 			peak, _ := srv.memory("VmHWM")
-			now, unsettled := settle(srv, base, allowance)
+			now, unsettled := settle(srv, base, func() vitals {
+				// Each of them may have a connection that is set up.
+				n := int(waiting.Load())
+				return vitals{goroutines: held.goroutines + 5*n, fds: held.fds + n, transports: n}
+			})
 			problems = append(problems, unsettled...)
 			errs, query, push, list := b.report()
 			for _, e := range errs {
@@ -183,7 +194,7 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 	}
 
 	// All together must not have left anything either.
-	now, problems := settle(srv, base, vitals{})
+	now, problems := settle(srv, base, nothing)
 	if errs, _, _, _ := b.report(); len(errs) > 0 {
 		problems = append(problems, errs...)
 	}
@@ -216,8 +227,11 @@ func split(err error) []string {
 	return lines
 }
 
-// settle waits until the server is what it was before an attack.
-func settle(srv *server, base, allowance vitals) (v vitals, problems []string) {
+func nothing() vitals { return vitals{} }
+
+// settle waits until the server is what it was before an attack, and what is
+// allowed besides.
+func settle(srv *server, base vitals, besides func() vitals) (v vitals, problems []string) {
 	const slack = 12 // goroutines and files of the bystander come and go
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		v, err := srv.vitals(false)
@@ -225,6 +239,7 @@ func settle(srv *server, base, allowance vitals) (v vitals, problems []string) {
 			return v, []string{err.Error()}
 		}
 		problems = nil
+		allowance := besides()
 		over := func(what string, is, was, allowed, slack int) {
 			if is > was+allowed+slack {
 				problems = append(problems, fmt.Sprintf("%s: %d, %d before", what, is, was))

@@ -106,7 +106,7 @@ func runSoak(ctx context.Context, bin string, d time.Duration) error {
 	if n := s.failed.Load(); n > 0 {
 		problems = append(problems, fmt.Sprintf("%d requests failed, the first: %v", n, s.first))
 	}
-	now, unsettled := settle(srv, base, vitals{})
+	now, unsettled := settle(srv, base, nothing)
 	problems = append(problems, unsettled...)
 	b.close()
 	if err := srv.stop(); err != nil {
