@@ -173,7 +173,7 @@ func javaSDK(name, version string) *sdk {
 	if version < "3" {
 		s.lacks["watchServices"] = "the SDK has no fuzzy watch before 3.0"
 	} else {
-		s.notes[watchGroup] = "the SDK's calls for all services of a group, `fuzzyWatch(group, …)`, report the services that are there and then nothing more: they ask for the names `.*`, which the SDK compares literally with each change; the driver asks for `*`"
+		s.notes[watchGroup] = "the SDK's calls for all services of a group, `fuzzyWatch(group, …)`, report the services that are there and then nothing more: they ask for the names `.*`, which the SDK itself takes for those that begin with a dot when a change comes; the driver asks for `*`"
 		s.notes[watchRestarted] = "of a comparison after a reconnect the SDK applies what came and ignores what went, so that a service that went while the server was away is not missed"
 	}
 	if version < "2.1" {
