@@ -31,7 +31,8 @@ const (
 // scenarios that kill a provider do not share with others.
 type driver struct {
 	sdk     *sdk
-	version string // of the SDK, as the process reports it
+	version string   // of the SDK, as the process reports it
+	lacks   []string // operations that the SDK does not have, likewise
 	cmd     *exec.Cmd
 	stderr  string        // path of its log
 	ended   chan struct{} // closed when its output has ended
@@ -44,6 +45,7 @@ type driver struct {
 	lastID        int
 	waiting       map[int]chan response
 	subscriptions map[string]*subscription
+	watches       map[string]*watch
 }
 
 type request struct {
@@ -74,6 +76,18 @@ type response struct {
 	Count    int        `json:"count"`
 }
 
+// A message is a line from a driver: the response to a request, or an event.
+type message struct {
+	response
+	Event        string   `json:"event"`
+	Version      string   `json:"version"`
+	Lacks        []string `json:"lacks"`
+	Subscription string   `json:"subscription"`
+	Change       string   `json:"change"`
+	Group        string   `json:"group"`
+	Service      string   `json:"service"`
+}
+
 // startDriver starts a process of the SDK. What the SDK writes goes below dir.
 func startDriver(sdk *sdk, dir string) (*driver, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -91,6 +105,7 @@ func startDriver(sdk *sdk, dir string) (*driver, error) {
 		ended:         make(chan struct{}),
 		waiting:       map[int]chan response{},
 		subscriptions: map[string]*subscription{},
+		watches:       map[string]*watch{},
 	}
 	d.cmd.Stderr = stderr
 	if d.in, err = d.cmd.StdinPipe(); err != nil {
@@ -103,10 +118,11 @@ func startDriver(sdk *sdk, dir string) (*driver, error) {
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the %s driver: %w", sdk.name, err)
 	}
-	hello := make(chan string, 1)
+	hello := make(chan message, 1)
 	go d.read(out, hello)
 	select {
-	case d.version = <-hello:
+	case m := <-hello:
+		d.version, d.lacks = m.Version, m.Lacks
 		return d, nil
 	case <-d.ended:
 		return nil, fmt.Errorf("the %s driver ended at once: %w", sdk.name, d.endErr)
@@ -117,7 +133,7 @@ func startDriver(sdk *sdk, dir string) (*driver, error) {
 }
 
 // read hands what the process says to whoever waits for it, until its output ends.
-func (d *driver) read(out io.Reader, hello chan<- string) {
+func (d *driver) read(out io.Reader, hello chan<- message) {
 	lines := bufio.NewReader(out)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -134,25 +150,22 @@ func (d *driver) read(out io.Reader, hello chan<- string) {
 	}
 }
 
-func (d *driver) receive(line []byte, hello chan<- string) error {
-	var m struct {
-		response
-		Event        string `json:"event"`
-		Version      string `json:"version"`
-		Subscription string `json:"subscription"`
-	}
+func (d *driver) receive(line []byte, hello chan<- message) error {
+	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
 		return fmt.Errorf("reading %q: %w", bytes.TrimSpace(line), err)
 	}
 	d.mu.Lock()
-	waiting, sub := d.waiting[m.ID], d.subscriptions[m.Subscription]
+	waiting, sub, watch := d.waiting[m.ID], d.subscriptions[m.Subscription], d.watches[m.Subscription]
 	delete(d.waiting, m.ID)
 	d.mu.Unlock()
 	switch {
 	case m.Event == "hello":
-		hello <- m.Version
+		hello <- m
 	case m.Event == "push" && sub != nil:
 		sub.called(m.Hosts)
+	case m.Event == "change" && watch != nil:
+		watch.called(m.Change, service{m.Group, m.Service})
 	case m.Event == "" && waiting != nil:
 		waiting <- m.response
 	case m.Event != "" || m.ID == 0:
@@ -390,6 +403,7 @@ func (w *subscription) wait(want ...instance) {
 
 func (w *subscription) waitFor(limit time.Duration, want ...instance) {
 	w.client.t.Helper()
+	limit += w.client.driver.sdk.polls
 	timeout := time.After(limit)
 	for {
 		w.mu.Lock()
@@ -416,6 +430,18 @@ func (w *subscription) history() string {
 		fmt.Fprintf(&b, "\n\t%d: %s", n+1, describe(hosts))
 	}
 	return b.String()
+}
+
+// alwaysHeardOf fails the test if a call of the listener so far has not reported the instance.
+func (w *subscription) alwaysHeardOf(i instance) {
+	w.client.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n, hosts := range w.calls {
+		if !slices.ContainsFunc(hosts, i.equal) {
+			w.client.t.Errorf("call %d of the listener of %s%v reports %s, not %v", n+1, w.service.name, w.clusters, describe(hosts), i)
+		}
+	}
 }
 
 // neverHeardOf fails the test if a call of the listener so far has reported one of the instances.

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -111,6 +113,20 @@ func ready(ctx context.Context, url string) bool {
 	}
 	res.Body.Close()
 	return res.StatusCode == http.StatusOK
+}
+
+// registerOnce registers an instance over HTTP and sends no beats for it.
+func (s *server) registerOnce(t testing.TB, at service, i instance) {
+	t.Helper()
+	res, err := http.Post("http://"+s.address()+"/nacos/v1/ns/instance?"+url.Values{
+		"serviceName": {at.name}, "ip": {i.IP}, "port": {strconv.Itoa(i.Port)}}.Encode(), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK || string(body) != "ok" {
+		t.Fatalf("registering %v over HTTP: %s, %s", i, res.Status, body)
+	}
 }
 
 // stop asks the process to end, as a service manager does, and insists that it does.

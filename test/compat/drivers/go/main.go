@@ -13,8 +13,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +95,7 @@ func main() {
 		clients:       map[string]naming_client.INamingClient{},
 		subscriptions: map[string]*vo.SubscribeParam{},
 	}
-	d.send(map[string]any{"event": "hello", "version": sdkVersion()})
+	d.send(map[string]any{"event": "hello", "version": sdkVersion(), "lacks": lacks()})
 	if err := d.serve(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "driver:", err)
 		os.Exit(1)
@@ -108,6 +110,17 @@ func sdkVersion() string {
 		}
 	}
 	return "unknown"
+}
+
+// lacks are the operations that this driver does not have, because the SDK does not. A version that
+// has them will have to be driven.
+func lacks() []string {
+	for m := range reflect.TypeFor[naming_client.INamingClient]().Methods() {
+		if strings.Contains(m.Name, "Fuzzy") {
+			return nil
+		}
+	}
+	return []string{"watchServices"}
 }
 
 // serve answers requests until the input ends. Each runs on its own goroutine, so that a slow call
@@ -196,7 +209,8 @@ func (d *driver) handle(r request, res *response) error {
 	case "subscribe":
 		p := &vo.SubscribeParam{ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters}
 		p.SubscribeCallback = func(hosts []model.Instance, err error) {
-			if err != nil {
+			// Old versions call it an error that a service has no instances left.
+			if err != nil && !strings.Contains(err.Error(), "hosts is empty") {
 				fmt.Fprintln(os.Stderr, "driver: listener:", err)
 				return
 			}
@@ -243,7 +257,7 @@ func (d *driver) connect(r request) error {
 	if err != nil {
 		return err
 	}
-	for !c.ServerHealthy() {
+	for !connected(c) {
 		if time.Now().After(deadline) {
 			c.CloseClient()
 			return fmt.Errorf("not connected to %s in time", r.Server)
@@ -254,6 +268,15 @@ func (d *driver) connect(r request) error {
 	d.clients[r.Client] = c
 	d.mu.Unlock()
 	return nil
+}
+
+func connected(c naming_client.INamingClient) bool {
+	if c, ok := c.(interface{ ServerHealthy() bool }); ok {
+		return c.ServerHealthy()
+	}
+	// Old versions do not tell; an answer does.
+	_, err := c.GetAllServicesInfo(vo.GetAllServiceInfoParam{PageNo: 1, PageSize: 1})
+	return err == nil
 }
 
 // accepted turns the SDK's two ways to say no into one: it reports a rejection by the server as

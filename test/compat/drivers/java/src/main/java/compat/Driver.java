@@ -17,9 +17,13 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.net.ConnectException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -27,6 +31,7 @@ import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -38,10 +43,18 @@ public final class Driver {
 
     private static final ObjectMapper JSON = new ObjectMapper();
 
+    // Operations, with the call that each needs. Not every version of the SDK has them, so they are
+    // looked up where the others are just called.
+    private static final Map<String, String> OPTIONAL = Map.of(
+            "batchRegister", "batchRegisterInstance",
+            "batchRemove", "batchDeregisterInstance",
+            "watchServices", "fuzzyWatchWithServiceKeys");
+
     private final PrintStream out;
     private final Map<String, NamingService> clients = new ConcurrentHashMap<>();
     // The SDK recognises a listener by its identity.
     private final Map<String, EventListener> listeners = new ConcurrentHashMap<>();
+    private final Map<String, Object> watchers = new ConcurrentHashMap<>();
 
     private Driver(PrintStream out) {
         this.out = out;
@@ -50,7 +63,10 @@ public final class Driver {
     public static void main(String[] args) throws IOException {
         Driver driver = new Driver(System.out);
         System.setOut(System.err); // whatever the SDK prints must not get between the protocol's lines
-        driver.send(JSON.createObjectNode().put("event", "hello").put("version", VersionUtils.version));
+        ObjectNode hello = JSON.createObjectNode().put("event", "hello").put("version", VersionUtils.version);
+        hello.set("lacks", JSON.valueToTree(
+                OPTIONAL.keySet().stream().filter(op -> !offers(OPTIONAL.get(op))).toList()));
+        driver.send(hello);
         driver.serve(new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8)));
         System.exit(0); // not every thread of the SDK is a daemon
     }
@@ -103,8 +119,7 @@ public final class Driver {
             // Registering again is how this SDK changes an ephemeral instance.
             case "register", "update" -> client.registerInstance(service, group, toSdk(r.get("instance")));
             case "deregister" -> client.deregisterInstance(service, group, toSdk(r.get("instance")));
-            case "batchRegister" -> client.batchRegisterInstance(service, group, batch(r));
-            case "batchRemove" -> client.batchDeregisterInstance(service, group, batch(r));
+            case "batchRegister", "batchRemove" -> call(client, OPTIONAL.get(op), service, group, batch(r));
             case "list" -> result.set("hosts",
                     fromSdk(client.getAllInstances(service, group, clusters, false)));
             case "selectHealthy" -> result.set("hosts",
@@ -127,9 +142,66 @@ public final class Driver {
             }
             case "unsubscribe" -> client.unsubscribe(service, group, clusters,
                     listeners.get(r.get("subscription").asText()));
+            case "watchServices" -> {
+                Object watcher = watcher(r.get("subscription").asText());
+                watchers.put(r.get("subscription").asText(), watcher);
+                Future<?> keys = (Future<?>) call(client, OPTIONAL.get(op), service, group, watcher);
+                // The SDK's own way to wait until it has all services that there are.
+                result.set("services", JSON.valueToTree(
+                        ((ListView<?>) keys.get(r.get("timeoutMs").asLong(), TimeUnit.MILLISECONDS)).getData()));
+            }
+            case "unwatchServices" -> call(client, "cancelFuzzyWatch", service, group,
+                    watchers.get(r.get("subscription").asText()));
             default -> throw new IllegalArgumentException("unknown op " + op);
         }
         return result;
+    }
+
+    private static boolean offers(String name) {
+        return Arrays.stream(NamingService.class.getMethods()).anyMatch(m -> m.getName().equals(name));
+    }
+
+    /** Calls a method of the SDK that not every version has. */
+    private static Object call(NamingService client, String name, Object... arguments) throws Exception {
+        for (Method method : NamingService.class.getMethods()) {
+            if (method.getName().equals(name) && method.getParameterCount() == arguments.length) {
+                try {
+                    return method.invoke(client, arguments);
+                } catch (InvocationTargetException e) {
+                    throw e.getCause() instanceof Exception cause ? cause : e;
+                }
+            }
+        }
+        throw new NoSuchMethodException("the SDK has no " + name);
+    }
+
+    /** Implements FuzzyWatchEventWatcher, which SDKs before 3.0 do not have. */
+    private Object watcher(String subscription) throws ClassNotFoundException {
+        Class<?> type = Class.forName("com.alibaba.nacos.api.naming.listener.FuzzyWatchEventWatcher");
+        return Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
+            switch (method.getName()) {
+                case "onEvent" -> {
+                    Object event = arguments[0];
+                    send(JSON.createObjectNode().put("event", "change").put("subscription", subscription)
+                            .put("change", (String) event.getClass().getMethod("getChangeType").invoke(event))
+                            .put("group", (String) event.getClass().getMethod("getGroupName").invoke(event))
+                            .put("service", (String) event.getClass().getMethod("getServiceName").invoke(event)));
+                    return null;
+                }
+                case "equals" -> {
+                    return proxy == arguments[0];
+                }
+                case "hashCode" -> {
+                    return System.identityHashCode(proxy);
+                }
+                case "toString" -> {
+                    return subscription;
+                }
+                default -> {
+                    return null; // getExecutor: the SDK's own thread
+                }
+            }
+        });
     }
 
     private ObjectNode connect(JsonNode r) throws Exception {
