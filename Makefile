@@ -97,14 +97,21 @@ fuzz: ## run each fuzzer for 30 s
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
 
-bench: build ## compare a node with bare gRPC (6 minutes), write docs/BENCHMARKS.md
-	@CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/bench ./test/bench; \
+bench: build ## compare a node with bare gRPC (8 minutes), write docs/BENCHMARKS.md
+	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench run -bin $(BIN) -out docs/BENCHMARKS.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 
 COUNT ?= 8
 
 microbench: ## benchmarks of components, for benchstat; COUNT=8 repetitions
 	@go test -run=NONE -bench=. -benchmem -count=$(COUNT) ./pkg/...
+
+# The compiler finds the profile by its name. Without a change of it the binary
+# of a commit is always the same, so it is recorded by hand, at a release.
+pgo: build ## record the profile that the compiler optimises for
+	@mkdir -p bin/pgo; CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
+	bin/bench profile $(BIN) bin/pgo; \
+	go tool pprof -proto bin/pgo/*.prof >bin/default.pgo; mv bin/default.pgo cmd/starling/default.pgo
 
 clean: ## remove what the other targets built; a node's data stays
 	rm -rf bin test/compat/build

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -203,9 +204,7 @@ func (c *Conn) connect(ctx context.Context) error {
 
 func (c *Conn) setup() []byte {
 	labels := map[string]string{"source": "sdk", "module": "naming"}
-	for k, v := range c.opts.Labels {
-		labels[k] = v
-	}
+	maps.Copy(labels, c.opts.Labels)
 	// The ability table asks for a SetupAckRequest, be it an empty one.
 	body, err := json.Marshal(map[string]any{
 		"headers": struct{}{}, "clientVersion": c.opts.Version, "tenant": c.opts.Tenant, "labels": labels, "abilityTable": struct{}{}, "module": "internal",

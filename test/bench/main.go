@@ -3,6 +3,7 @@
 //
 //	bench run     start both, one after the other, several times; write the file
 //	bench echo    that server
+//	bench profile CPU profiles of a node under load
 //
 // The echo server answers every request with bytes that were made before, of
 // the size that a node's answer has, over the same codec: what is left is the
@@ -23,10 +24,12 @@ func main() {
 	switch {
 	case len(os.Args) == 4 && os.Args[1] == "echo":
 		err = echo(os.Args[2], os.Args[3])
+	case len(os.Args) == 4 && os.Args[1] == "profile":
+		err = profile(os.Args[2], os.Args[3])
 	case len(os.Args) >= 2 && os.Args[1] == "run":
 		err = run(os.Args[2:])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HTTP-ADDRESS GRPC-ADDRESS")
+		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HTTP-ADDRESS GRPC-ADDRESS | bench profile STARLING DIRECTORY")
 		os.Exit(2)
 	}
 	if err != nil {
