@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -84,6 +85,12 @@ func serve(ctx context.Context, p *process, s *settings) error {
 	signals := make(chan os.Signal, 2)
 	p.notify(signals)
 
+	// A node has little that lives long and much that lives for one request:
+	// with Go's default of 100 it spends a tenth more of its CPU time on
+	// collections (docs/BENCHMARKS.md).
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200)
+	}
 	opts := s.opts
 	logger := newLogger(p.stderr, s.logLevel, s.logFormat)
 	opts.Logger = logger
