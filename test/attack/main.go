@@ -175,7 +175,7 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 				problems = append(problems, found[bugs:]...)
 				bugs = len(found)
 			}
-			if grown := peak - start; grown > max(at.grows, 128<<20) {
+			if grown := peak - start; grown > max(at.grows, 192<<20) {
 				problems = append(problems, fmt.Sprintf("memory grew by %d MiB", grown>>20))
 			}
 			tell(r, fmt.Sprintf("[bystander %3d/%3d/%3d ms; %3d→%3d MiB, heap %2d]",
