@@ -17,7 +17,8 @@ import (
 // exponents, values of another type, and everything that is an error.
 
 // decodeByHand decodes a body into a zero v and reports whether it has; if
-// not, v is still zero.
+// not, v is still zero. The cases repeat each other: a helper that is given
+// the reading method sends the reader and the request to the heap.
 func decodeByHand(body []byte, v any) bool {
 	r := reader{}
 	switch v := v.(type) {
