@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run test test-full check unit golden compat compat-full attack attack-full soak fuzz bench microbench pgo clean
+.PHONY: help build run test test-full check unit golden compat compat-full attack attack-full soak fuzz bench microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -112,6 +112,12 @@ pgo: build ## record the profile that the compiler optimises for
 	@mkdir -p bin/pgo; CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench profile $(BIN) bin/pgo; \
 	go tool pprof -proto bin/pgo/*.prof >bin/default.pgo; mv bin/default.pgo cmd/starling/default.pgo
+
+# protoc is Debian's protobuf-compiler; the generator has the version of the
+# library in go.mod.
+proto: ## generate the messages between nodes from proto/peer.proto
+	go build -o bin/protoc-gen-go google.golang.org/protobuf/cmd/protoc-gen-go
+	protoc --plugin=bin/protoc-gen-go --go_out=. --go_opt=module=github.com/starling-registry/starling proto/peer.proto
 
 clean: ## remove what the other targets built; a node's data stays
 	rm -rf bin test/compat/build

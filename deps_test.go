@@ -37,6 +37,8 @@ var imports = []struct {
 	theirs []string
 	tests  []string
 }{
+	// Messages between nodes: generated, no logic.
+	{"proto", nil, []string{"google.golang.org/protobuf"}, nil},
 	// The model knows neither a wire format nor a library, so that everything
 	// about it can be tested without them.
 	{"pkg/registry", nil, nil, nil},
