@@ -57,7 +57,7 @@ var imports = []struct {
 	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, []string{module + "/pkg/health"}},
 
 	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
-		[]string{grpc, zap, prometheus}, nil},
+		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist"}, nil},
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},

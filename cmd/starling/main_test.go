@@ -90,9 +90,9 @@ func TestExitStatus(t *testing.T) {
 	f(exitUsage, "--push-window", "serve", "--push-window", "100") // no unit
 	f(exitUsage, "debug, info, warn, error", "serve", "--log-level", "trace")
 	f(exitUsage, "console, json", "serve", "--log-format", "text")
-	f(exitUsage, "single nodes only", "serve", "--join", "10.0.0.2,10.0.0.3")
-	f(exitUsage, "single nodes only", "serve", "--expect", "3")
-	f(exitUsage, "single nodes only", "serve", "--gossip-key-file", "key")
+	f(exitUsage, "main port", "serve", "--join", "10.0.0.2:80,10.0.0.3")
+	f(exitUsage, "needs --join", "serve", "--expect", "3")
+	f(exitUsage, "--insecure-cluster", "serve", "--bind", "0.0.0.0", "--join", "10.0.0.3")
 	f(exitUsage, "extra", "serve", "extra")
 	f(exitUsage, "no such file", "serve", "--config", filepath.Join(t.TempDir(), "none.yaml"))
 
@@ -200,26 +200,31 @@ func TestEverySettingFromEachSource(t *testing.T) {
 		"beat-check": "21ms", "beat-timeout": "22ms", "beat-delete": "23ms",
 		"empty-service-age": "24ms", "override-age": "25ms", "sweep-period": "26ms", "history-keep": "27ms",
 		"drain-timeout": "29ms", "drain-close-delay": "28ms",
-		"setup-timeout": "1.25s", "stall-grace": "31ms", "receive-timeout": "1.3s", "max-connections": "101", "max-connections-per-address": "102",
+		"head-interval": "131ms", "detection": "132ms", "lease-refused": "33ms", "lease-silent": "34ms", "lease-max": "35ms", "lease-restart": "36ms",
+		"expiry-probe": "137ms", "expiry-probe-max": "38ms", "self-preservation": "39ms", "stable-after": "40ms", "tombstone-grace": "1.1s", "drop-memory": "1.2s",
+		"catch-up": "41ms", "snapshot-every": "142ms", "snapshot-max-age": "43ms", "handover-grace": "44ms", "rejoin": "145ms",
+		"probe-interval": "146ms", "probe-timeout": "47ms",
+		"peer-port": "9501", "raft-port": "9502", "gossip-port": "9503", "insecure-cluster": "true", "peer-cert": "c", "peer-key": "k", "peer-ca": "ca",
+		"setup-timeout": "1.25s", "moving-for": "31ms", "receive-timeout": "1.3s", "max-connections": "101", "max-connections-per-address": "102",
 		"max-setup-rate": "103", "max-setup-rate-per-address": "104", "max-subscriptions-per-connection": "105",
 		"max-instances-per-connection": "106", "max-streams-per-connection": "107", "max-header-bytes": "10800",
 		"max-fuzzy-patterns": "109", "max-fuzzy-matches": "110",
 		"max-request-bytes": "100000", "history-per-service": "30", "history-bytes": "100001",
-		// Other values are refused.
-		"join": "[]", "expect": "1", "gossip-key-file": "",
+		// A list is printed as one.
+		"join": "[10.0.0.2 10.0.0.3:9858]", "expect": "3", "gossip-key-file": "key",
 	}
 	var args, env []string
 	var config strings.Builder
 	for name, v := range values {
 		if name == "join" {
-			v = ""
+			v = "10.0.0.2,10.0.0.3:9858"
 		} else {
 			fmt.Fprintf(&config, "%s: %q\n", name, v)
 		}
 		args = append(args, "--"+name+"="+v)
 		env = append(env, envName(name)+"="+v)
 	}
-	config.WriteString("join: []\n")
+	config.WriteString("join: [10.0.0.2, 10.0.0.3:9858]\n")
 	check := func(source string, got map[string]string) {
 		for name, v := range got {
 			if v != values[name] {
@@ -262,7 +267,7 @@ func TestFileIsStrict(t *testing.T) {
 	f("port:\n", `FILE:1: setting "port" must have one plain value`)
 	f("port: [1, 2]\n", `FILE:1: setting "port" must have one plain value`)
 	f("name: {a: b}\n", `FILE:1: setting "name" must have one plain value`)
-	f("join: [10.0.0.2, 10.0.0.3:8858]\n", "single nodes only")
+	f("join: [10.0.0.2, 10.0.0.3:80]\n", "main port")
 	f("join: [[a]]\n", `FILE:1: setting "join"`)
 	f("check: true\n", `unknown setting "check"`)
 	f("config: other.yaml\n", `unknown setting "config"`)
@@ -293,7 +298,7 @@ func TestWrongVariable(t *testing.T) {
 	f("STARLING_PORT=x", `STARLING_PORT: invalid value "x" for port`)
 	f("STARLING_PORT=tcp://10.96.0.7:8848", "enableServiceLinks: false")
 	f("STARLING_LOG_LEVEL=loud", "STARLING_LOG_LEVEL")
-	f("STARLING_JOIN=10.0.0.2", "single nodes only")
+	f("STARLING_JOIN=10.0.0.2:x", "main port")
 }
 
 func TestStrangeVariables(t *testing.T) {

@@ -68,10 +68,17 @@ func newSettings(logFormat string) *settings {
 	f.Lookup("name").DefValue = ""
 	f.Lookup("clock-offset").Hidden = true
 
-	f = add("Cluster (this release runs single nodes only and refuses these)")
-	f.StringSliceVar(&s.opts.Join, "join", nil, "HOST[:PORT],… of other nodes")
-	f.IntVar(&s.opts.Expect, "expect", s.opts.Expect, "number of nodes that form the cluster")
-	f.StringVar(&s.opts.GossipKeyFile, "gossip-key-file", "", "file with the secret that the nodes share")
+	f = add("Cluster")
+	f.StringSliceVar(&s.opts.Join, "join", nil, "HOST[:PORT],… of other nodes, PORT is their HTTP port (default this node's); a DNS name stands for all of its addresses and is looked up again and again")
+	f.IntVar(&s.opts.Expect, "expect", s.opts.Expect, "number of nodes that a new cluster starts with; left out with --join: join one that there is")
+	f.StringVar(&s.opts.GossipKeyFile, "gossip-key-file", "", "file with the secrets that the nodes share, one in a line; the first is used, all are accepted; read again when it changes")
+	f.BoolVar(&s.opts.InsecureCluster, "insecure-cluster", false, "run a cluster on other addresses than loopback without a secret: whoever reaches its ports can write")
+	f.IntVar(&s.opts.PeerPort, "peer-port", 0, "port for gRPC between nodes (default port+1001)")
+	f.IntVar(&s.opts.RaftPort, "raft-port", 0, "port for Raft (default port-1000); reserved")
+	f.IntVar(&s.opts.GossipPort, "gossip-port", 0, "port for gossip, TCP and UDP (default port-902)")
+	f.StringVar(&s.opts.PeerCert, "peer-cert", "", "PEM file: this node's certificate for TLS between nodes, in place of one derived from the secret")
+	f.StringVar(&s.opts.PeerKey, "peer-key", "", "PEM file: its key")
+	f.StringVar(&s.opts.PeerCA, "peer-ca", "", "PEM file: the authorities of the other nodes' certificates")
 
 	f = add("Timers (defaults work; tests shrink them)")
 	for _, t := range s.opts.Timers() {
@@ -98,6 +105,9 @@ func (s *settings) completions(c *cobra.Command) {
 		"log-level":       cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp),
 		"log-format":      cobra.FixedCompletions(logFormats, cobra.ShellCompDirectiveNoFileComp),
 		"gossip-key-file": cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		"peer-cert":       cobra.FixedCompletions([]string{"pem", "crt"}, cobra.ShellCompDirectiveFilterFileExt),
+		"peer-key":        cobra.FixedCompletions([]string{"pem", "key"}, cobra.ShellCompDirectiveFilterFileExt),
+		"peer-ca":         cobra.FixedCompletions([]string{"pem", "crt"}, cobra.ShellCompDirectiveFilterFileExt),
 	}
 	err := s.all(func(f *pflag.Flag) error {
 		complete := values[f.Name]

@@ -24,6 +24,10 @@ import (
 //	epoch    of the newest start, decimal
 //	clock    high-water mark of the registry's clock, decimal
 //
+//	cluster-id         32 hex digits, once the cluster has one
+//	members            where other members could be reached by gossip, one in a line
+//	registry.snapshot  what package distro wrote
+//
 // A file is replaced as a whole and is on disk before anybody relies on it,
 // so neither a crash nor a power cut leaves a half of one. A file that cannot
 // be read as what it is stops the start: what to put in its place is for a
@@ -137,9 +141,66 @@ func (d *DataDir) SaveClock(s registry.Stamp) error {
 	return nil
 }
 
+// ClusterID is the id of the cluster that the node belongs to; "" while it has
+// none.
+func (d *DataDir) ClusterID() (string, error) {
+	id, err := d.read("cluster-id")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	if b, err := hex.DecodeString(id); err != nil || len(b) != 16 {
+		return "", fmt.Errorf("%s is damaged, it is not 32 hex digits: copy it from another node of the cluster, or remove it to join a cluster anew", filepath.Join(d.path, "cluster-id"))
+	}
+	return id, nil
+}
+
+// SaveClusterID keeps the id for all later starts.
+func (d *DataDir) SaveClusterID(id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.write("cluster-id", id)
+}
+
+// Members are gossip addresses of members that were seen in earlier runs: what
+// is read is only tried, so a damaged file does no harm.
+func (d *DataDir) Members() []string {
+	s, err := d.read("members")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(s)
+}
+
+// SaveMembers replaces them.
+func (d *DataDir) SaveMembers(addrs []string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.write("members", strings.Join(addrs, "\n"))
+}
+
+// Snapshot reads the registry's snapshot; nil: there is none.
+func (d *DataDir) Snapshot() ([]byte, error) {
+	b, err := d.root.ReadFile("registry.snapshot")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", d.path, err)
+	}
+	return b, nil
+}
+
+// SaveSnapshot replaces it.
+func (d *DataDir) SaveSnapshot(b []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.writeBytes("registry.snapshot", b)
+}
+
 // Close gives the directory back.
 func (d *DataDir) Close() error {
-	d.mu.Lock() // not in the middle of a SaveClock
+	d.mu.Lock() // not in the middle of a write
 	defer d.mu.Unlock()
 	err := d.root.Close()
 	if d.lock != nil {
@@ -174,13 +235,17 @@ func (d *DataDir) readNumber(name, remedy string) (uint64, error) {
 
 // write replaces a file as a whole and returns when it is on disk.
 func (d *DataDir) write(name, content string) error {
+	return d.writeBytes(name, []byte(content+"\n"))
+}
+
+func (d *DataDir) writeBytes(name string, content []byte) error {
 	err := func() error {
 		tmp := name + ".tmp" // one name, since the lock makes us the only writer
 		f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = f.WriteString(content + "\n")
+		_, err = f.Write(content)
 		// Without it a power cut may leave the new name with no content.
 		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 			return err

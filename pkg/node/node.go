@@ -148,7 +148,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
-	gs.SendTimeout, gs.SetupTimeout, gs.StallGrace = opts.PushAckTimeout, opts.SetupTimeout, opts.StallGrace
+	gs.SendTimeout, gs.SetupTimeout, gs.StallGrace = opts.PushAckTimeout, opts.SetupTimeout, opts.MovingFor
 	gs.ReceiveTimeout = opts.ReceiveTimeout
 	gs.MaxHeaderBytes, gs.MaxStreams = opts.MaxHeaderBytes, opts.MaxStreamsPerConnection
 	gs.MaxConnections, gs.MaxPerAddress = opts.MaxConnections, opts.MaxConnectionsPerAddress

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"go.uber.org/zap"
 )
 
@@ -28,24 +30,38 @@ type Options struct {
 	// machine (0.0.0.0 or ::), the first one that is not loopback.
 	Advertise string
 	// Port is the HTTP port, from 1001 to 64534. Flag --port. The other ports
-	// of a node follow from it (design §2): Port+1000 gRPC for clients,
-	// Port+1001 gRPC between nodes, Port−1000 Raft, Port−902 gossip. A single
-	// node opens the first two; all five are checked, so that a port that is
-	// good today still is when the node becomes one of three.
+	// of a node follow from it (design §2), unless they are given: Port+1000
+	// gRPC for clients (which is what the SDKs compute from Port), Port+1001
+	// gRPC between nodes, Port−1000 Raft, Port−902 gossip, TCP and UDP. Raft is
+	// not there yet; its port is checked, so that what is good today still is
+	// then.
 	Port int
-	// GRPCPort is where clients connect with gRPC; 0: Port+1000, which is what
-	// the SDKs compute from Port. Flag --grpc-port.
-	GRPCPort int
+	// GRPCPort, PeerPort, RaftPort and GossipPort are the other ports; 0: what
+	// follows from Port. Flags --grpc-port, --peer-port, --raft-port,
+	// --gossip-port. The members of a cluster tell each other.
+	GRPCPort, PeerPort, RaftPort, GossipPort int
 	// DataDir is where the node keeps what must survive a restart. Flag
 	// --data-dir. It is made if it is not there, see [Open].
 	DataDir string
 
-	// Join, Expect and GossipKeyFile are settings of a cluster: flags --join,
-	// --expect and --gossip-key-file. They are here because scripts rely on
-	// the flags; anything but "a single node" is refused by Validate.
-	Join          []string
-	Expect        int
-	GossipKeyFile string
+	// Join names other nodes: HOST or HOST:PORT with their main port (default:
+	// this node's Port). A DNS name stands for all of its addresses, and is
+	// looked up again and again. Flag --join.
+	Join []string
+	// Expect is how many nodes form the cluster at first: only then, and once,
+	// it gets its id. 0 stands for "with Join: join a cluster that there is,
+	// without: be one". Flag --expect.
+	Expect int
+	// GossipKeyFile holds the secrets that the nodes share, one in a line: the
+	// first is used, all are accepted. The file is read again when it has
+	// changed. A cluster on other addresses than loopback needs it, or
+	// InsecureCluster. Flags --gossip-key-file and --insecure-cluster.
+	GossipKeyFile   string
+	InsecureCluster bool
+	// PeerCert, PeerKey and PeerCA are PEM files for TLS between nodes, in
+	// place of the certificates that are derived from the secret. All or none.
+	// Flags --peer-cert, --peer-key, --peer-ca.
+	PeerCert, PeerKey, PeerCA string
 
 	// PushWindow: changes of one service within it are merged into one push;
 	// the first after a quiet time goes out at once. From 1ms to
@@ -82,11 +98,11 @@ type Options struct {
 	// before it is refused: the two travel on different streams. From 1ms to
 	// 1m, default 1s.
 	SetupWait time.Duration
-	// StallGrace: when this process stood still (it was stopped, the machine
-	// paused), what connections published that were lost meanwhile stays for
-	// so long: their clients are alive and register again. From 1ms to 1m,
-	// default 10s (design §6).
-	StallGrace time.Duration
+	// MovingFor: what a connection published that is lost while its client is
+	// expected elsewhere (the node is draining, has asked it to move, or stood
+	// still) stays for so long. From 1ms to 1m, default 10s (design §6). Flag
+	// --moving-for.
+	MovingFor time.Duration
 	// KeepaliveTime is the silence after which the server pings a gRPC
 	// connection (HTTP/2). From 1s (grpc-go raises less to it) to 24h, default
 	// 20s (cluster E5).
@@ -108,6 +124,51 @@ type Options struct {
 	// BeatDelete: an instance without a beat for so long is removed. Instances
 	// may bring their own. From BeatTimeout to 24h, default 30s (semantics H8).
 	BeatDelete time.Duration
+
+	// The timers of replication and failover (design §§5, 6).
+
+	// HeadInterval is the time between two heads to each peer. From 100ms to
+	// 10s, default 1s.
+	HeadInterval time.Duration
+	// Detection is what memberlist needs to find a silent node dead, at the
+	// usual probes. From 100ms to 1m, default 2.5s.
+	Detection time.Duration
+	// LeaseRefused and LeaseSilent are how long the instances of a node stay
+	// that refuses connections, or says nothing; LeaseMax bounds what is added
+	// for slow clients and long queues. Defaults 10s, 22s, 60s.
+	LeaseRefused, LeaseSilent, LeaseMax time.Duration
+	// LeaseRestart is how long what a snapshot brought back is served when the
+	// whole cluster restarts. Default 30s.
+	LeaseRestart time.Duration
+	// ExpiryProbe is the time between two dials of an orphan whose lease is
+	// over, ExpiryProbeMax how long it may stay by answering. Defaults 5s,
+	// 180s.
+	ExpiryProbe, ExpiryProbeMax time.Duration
+	// SelfPreservation bounds how long leases stand still while too many nodes
+	// are silent. Default 3m.
+	SelfPreservation time.Duration
+	// StableAfter is how long a member must be alive to count for that, and
+	// for pauses to be forgotten. Default 60s.
+	StableAfter time.Duration
+	// TombstoneGrace is how long removals are remembered, DropMemory how long
+	// dropped lives are. Defaults 10m each.
+	TombstoneGrace, DropMemory time.Duration
+	// CatchUp bounds how long a node that starts or stood still waits for its
+	// peers. Default 10s.
+	CatchUp time.Duration
+	// SnapshotEvery is the time between two snapshots of the registry,
+	// SnapshotMaxAge how old one may be to be served after a restart. Defaults
+	// 10s, 5m.
+	SnapshotEvery, SnapshotMaxAge time.Duration
+	// HandoverGrace is how long the old owner of an HTTP client keeps its copy
+	// beside the new owner's. Default 10s.
+	HandoverGrace time.Duration
+	// Rejoin is the time between two looks for members that are missing, and
+	// for new addresses of the names in Join. Default 10s.
+	Rejoin time.Duration
+	// ProbeInterval and ProbeTimeout are memberlist's. Defaults 500ms, 200ms
+	// (cluster A6: nothing faster).
+	ProbeInterval, ProbeTimeout time.Duration
 
 	// EmptyServiceAge: a service that has had no instance for so long is
 	// removed. From 1ms to 720h, default 60s (semantics E22).
@@ -178,9 +239,17 @@ type Options struct {
 	// tried without touching the machine's. Hidden flag --clock-offset.
 	ClockOffset time.Duration
 
-	// Listen opens the listeners; nil: [net.Listen]. Tests bring their own
+	// Listen and Dial open connections; nil: [net.Listen], [net.Dialer]. Gossip
+	// carries memberlist's packets; nil: UDP and TCP on GossipPort. Lookup
+	// resolves names; nil: the system's resolver. Tests bring their own
 	// network.
 	Listen func(network, addr string) (net.Listener, error)
+	Dial   func(ctx context.Context, addr string) (net.Conn, error)
+	Gossip memberlist.Transport
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Freeze is called, with no lock held, wherever the node looks whether it
+	// stood still. A simulation stops the node by not returning; nil else.
+	Freeze func()
 	// Logger is what components take their named loggers from; nil: nothing is
 	// logged.
 	Logger *zap.Logger
@@ -198,7 +267,6 @@ func DefaultOptions() Options {
 		Bind:    "127.0.0.1",
 		Port:    8848,
 		DataDir: "./starling-data",
-		Expect:  1,
 
 		PushWindow:     100 * time.Millisecond,
 		PushWindowMax:  2 * time.Second,
@@ -211,7 +279,7 @@ func DefaultOptions() Options {
 		SetupTimeout:     30 * time.Second,
 		ReceiveTimeout:   15 * time.Second,
 		SetupWait:        time.Second,
-		StallGrace:       10 * time.Second,
+		MovingFor:        10 * time.Second,
 		KeepaliveTime:    20 * time.Second,
 		KeepaliveTimeout: 10 * time.Second,
 		KeepaliveMin:     5 * time.Second,
@@ -219,6 +287,18 @@ func DefaultOptions() Options {
 		BeatCheck:   5 * time.Second,
 		BeatTimeout: 15 * time.Second,
 		BeatDelete:  30 * time.Second,
+
+		HeadInterval: time.Second,
+		Detection:    2500 * time.Millisecond,
+		LeaseRefused: 10 * time.Second, LeaseSilent: 22 * time.Second, LeaseMax: 60 * time.Second, LeaseRestart: 30 * time.Second,
+		ExpiryProbe: 5 * time.Second, ExpiryProbeMax: 3 * time.Minute,
+		SelfPreservation: 3 * time.Minute, StableAfter: time.Minute,
+		TombstoneGrace: 10 * time.Minute, DropMemory: 10 * time.Minute,
+		CatchUp:       10 * time.Second,
+		SnapshotEvery: 10 * time.Second, SnapshotMaxAge: 5 * time.Minute,
+		HandoverGrace: 10 * time.Second,
+		Rejoin:        10 * time.Second,
+		ProbeInterval: 500 * time.Millisecond, ProbeTimeout: 200 * time.Millisecond,
 
 		EmptyServiceAge: 60 * time.Second,
 		OverrideAge:     60 * time.Second,
@@ -262,13 +342,32 @@ func (o *Options) Timers() []Timer {
 		{"setup-timeout", &o.SetupTimeout, time.Second, time.Hour, "how long a transport may live without a set-up"},
 		{"receive-timeout", &o.ReceiveTimeout, 100 * ms, 10 * time.Minute, "how long a request may take to arrive"},
 		{"setup-wait", &o.SetupWait, ms, time.Minute, "how long a request waits for the set-up of its connection"},
-		{"stall-grace", &o.StallGrace, ms, time.Minute, "how long instances of connections stay that were lost while this process stood still"},
+		{"moving-for", &o.MovingFor, ms, time.Minute, "how long instances of a lost connection stay whose client is expected at another node"},
 		{"keepalive-time", &o.KeepaliveTime, time.Second, day, "silence after which the server pings a gRPC connection"},
 		{"keepalive-timeout", &o.KeepaliveTimeout, ms, time.Hour, "how long the answer to such a ping may take"},
 		{"keepalive-min", &o.KeepaliveMin, ms, time.Hour, "clients that ping more often are disconnected"},
 		{"beat-check", &o.BeatCheck, ms, time.Minute, "time between two looks for late beats of HTTP clients"},
 		{"beat-timeout", &o.BeatTimeout, ms, day, "without a beat for so long an instance is unhealthy"},
 		{"beat-delete", &o.BeatDelete, ms, day, "without a beat for so long an instance is removed"},
+		{"head-interval", &o.HeadInterval, 100 * ms, 10 * time.Second, "time between two messages that say what a node has"},
+		{"detection", &o.Detection, 100 * ms, time.Minute, "what it takes to find a silent node dead; a lease starts after it"},
+		{"lease-refused", &o.LeaseRefused, ms, 10 * time.Minute, "how long the instances of a node stay whose process is gone"},
+		{"lease-silent", &o.LeaseSilent, ms, 10 * time.Minute, "the same of a node that does not answer"},
+		{"lease-max", &o.LeaseMax, ms, time.Hour, "bound of a lease that is extended for slow clients"},
+		{"lease-restart", &o.LeaseRestart, ms, time.Hour, "how long instances of the snapshot stay when the whole cluster restarts"},
+		{"expiry-probe", &o.ExpiryProbe, 100 * ms, 10 * time.Minute, "time between two dials of an instance of a silent node whose lease is over"},
+		{"expiry-probe-max", &o.ExpiryProbeMax, ms, time.Hour, "how long such an instance may stay by answering"},
+		{"self-preservation", &o.SelfPreservation, ms, 24 * time.Hour, "how long leases stand still while too many nodes are silent"},
+		{"stable-after", &o.StableAfter, ms, time.Hour, "how long a node must be alive to count for that"},
+		{"tombstone-grace", &o.TombstoneGrace, time.Second, 24 * time.Hour, "how long removals are remembered"},
+		{"drop-memory", &o.DropMemory, time.Second, 24 * time.Hour, "how long lives are remembered that were dropped"},
+		{"catch-up", &o.CatchUp, ms, 10 * time.Minute, "how long a node that starts waits for what its peers have"},
+		{"snapshot-every", &o.SnapshotEvery, 100 * ms, time.Hour, "time between two snapshots of the registry on disk"},
+		{"snapshot-max-age", &o.SnapshotMaxAge, ms, 24 * time.Hour, "an older snapshot is not served after a restart"},
+		{"handover-grace", &o.HandoverGrace, ms, 10 * time.Minute, "how long the old owner of an HTTP client keeps its copy"},
+		{"rejoin", &o.Rejoin, 100 * ms, time.Hour, "time between two looks for missing members and for new addresses of a name"},
+		{"probe-interval", &o.ProbeInterval, 50 * ms, time.Minute, "time between two probes of members"},
+		{"probe-timeout", &o.ProbeTimeout, 20 * ms, time.Minute, "how long the answer to a probe may take"},
 		{"empty-service-age", &o.EmptyServiceAge, ms, 30 * day, "a service without instances for so long is removed"},
 		{"override-age", &o.OverrideAge, ms, 30 * day, "an operator's edit ends when its instance is absent for so long"},
 		{"sweep-period", &o.SweepPeriod, ms, time.Hour, "time between two looks for what has aged"},
@@ -315,19 +414,21 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--"+flag+": "+format, args...))
 	}
 
-	// Fail closed: three nodes that were told to form a cluster and do not
-	// would be three registries, each with a third of the instances.
-	const single = "this release runs single nodes only and does not form clusters"
-	if len(o.Join) > 0 {
-		wrong("join", single)
+	for _, j := range o.Join {
+		if err := checkJoin(j); err != nil {
+			wrong("join", "%q: %w", j, err)
+		}
 	}
-	if o.Expect > 1 {
-		wrong("expect", "%d: %s", o.Expect, single)
-	} else if o.Expect < 1 {
+	switch {
+	case o.Expect < 0:
 		wrong("expect", "%d: a cluster has at least one node", o.Expect)
+	case o.Expect > 1 && len(o.Join) == 0:
+		wrong("expect", "%d: needs --join, or the nodes never meet", o.Expect)
+	case o.Expect == 1 && len(o.Join) > 0:
+		wrong("expect", "1: does not go with --join: this node would not wait for the others; leave it out to join a cluster, or give the number of nodes that start it")
 	}
-	if o.GossipKeyFile != "" {
-		wrong("gossip-key-file", single)
+	if given := b2i(o.PeerCert != "") + b2i(o.PeerKey != "") + b2i(o.PeerCA != ""); given != 0 && given != 3 {
+		wrong("peer-cert", "--peer-cert, --peer-key and --peer-ca belong together")
 	}
 
 	if o.Name == "" {
@@ -350,11 +451,28 @@ func (o *Options) Validate() error {
 			wrong(t.Flag, "%v: must be from %v to %v", *t.Value, t.Min, t.Max)
 		}
 	}
+	if least := o.SelfPreservation + o.LeaseMax; o.DropMemory <= least {
+		wrong("drop-memory", "%v: must be above --self-preservation plus --lease-max, %v, or what was dropped comes back", o.DropMemory, least)
+	}
+	for _, l := range []struct {
+		flag string
+		is   time.Duration
+	}{{"lease-refused", o.LeaseRefused}, {"lease-silent", o.LeaseSilent}} {
+		if l.is > o.LeaseMax {
+			wrong(l.flag, "%v: must not be above --lease-max %v", l.is, o.LeaseMax)
+		}
+	}
+	if o.ProbeTimeout >= o.ProbeInterval {
+		wrong("probe-timeout", "%v: must be below --probe-interval %v", o.ProbeTimeout, o.ProbeInterval)
+	}
 	if o.PushWindow > o.PushWindowMax {
 		wrong("push-window", "%v: must not be above --push-window-max %v", o.PushWindow, o.PushWindowMax)
 	}
 	if o.BeatDelete < o.BeatTimeout {
 		wrong("beat-delete", "%v: must not be below --beat-timeout %v", o.BeatDelete, o.BeatTimeout)
+	}
+	if !o.isCluster() && (len(o.Join) > 0 || o.Expect > 1) {
+		wrong("gossip-key-file", "is missing: a cluster on other addresses than loopback needs a secret that its nodes share (head -c 32 /dev/urandom | base64 >FILE, the same for all nodes), or --insecure-cluster")
 	}
 	if o.DrainCloseDelay > o.DrainTimeout {
 		wrong("drain-close-delay", "%v: must not be above --drain-timeout %v", o.DrainCloseDelay, o.DrainTimeout)
@@ -369,6 +487,16 @@ func (o *Options) Validate() error {
 	if o.Listen == nil {
 		o.Listen = net.Listen
 	}
+	if o.Dial == nil {
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
@@ -381,17 +509,18 @@ func isName(s string) bool {
 	}) < 0
 }
 
+func isHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	// The last part of a host name is no number, so 300.1.1.1 and 10.0.0 are
+	// addresses with a mistake.
+	_, err := strconv.ParseUint(s[strings.LastIndexByte(s, '.')+1:], 10, 64)
+	return isName(s) && err != nil
+}
+
 // completeAddresses checks Bind and Advertise and fills in the latter.
 func (o *Options) completeAddresses() error {
-	isHost := func(s string) bool {
-		if _, err := netip.ParseAddr(s); err == nil {
-			return true
-		}
-		// The last part of a host name is no number, so 300.1.1.1 and 10.0.0
-		// are addresses with a mistake.
-		_, err := strconv.ParseUint(s[strings.LastIndexByte(s, '.')+1:], 10, 64)
-		return isName(s) && err != nil
-	}
 	if !isHost(o.Bind) {
 		return fmt.Errorf("--bind: %q: must be an IP address or a host name, without a port or brackets", o.Bind)
 	}
@@ -437,30 +566,83 @@ func firstAddress(addrs []net.Addr) string {
 }
 
 // completePorts checks that the five ports of a node are valid and different
-// and fills in GRPCPort.
+// and fills in those that follow from Port.
 func (o *Options) completePorts() error {
 	if o.Port < 1001 || o.Port > 65535-1001 {
 		return fmt.Errorf("--port: %d: must be from 1001 to %d, because the other ports follow from it (from port-1000 to port+1001)", o.Port, 65535-1001)
 	}
-	if o.GRPCPort == 0 {
-		o.GRPCPort = o.Port + 1000
-	}
-	if o.GRPCPort < 1 || o.GRPCPort > 65535 {
-		return fmt.Errorf("--grpc-port: %d: must be from 1 to 65535, or 0 for port+1000", o.GRPCPort)
-	}
-	// The ports that follow from Port always differ from each other.
-	for _, p := range []struct {
-		port int
+	ports := []struct {
+		flag string
+		port *int
+		plus int
 		what string
 	}{
-		{o.Port, "HTTP (port)"},
-		{o.Port + 1001, "gRPC between nodes (port+1001)"},
-		{o.Port - 1000, "Raft (port-1000)"},
-		{o.Port - 902, "gossip (port-902)"},
-	} {
-		if o.GRPCPort == p.port {
-			return fmt.Errorf("--grpc-port: %d: is the port for %s", o.GRPCPort, p.what)
+		{"port", &o.Port, 0, "HTTP"},
+		{"grpc-port", &o.GRPCPort, 1000, "gRPC for clients"},
+		{"peer-port", &o.PeerPort, 1001, "gRPC between nodes"},
+		{"raft-port", &o.RaftPort, -1000, "Raft"},
+		{"gossip-port", &o.GossipPort, -902, "gossip"},
+	}
+	given := map[string]bool{}
+	for _, p := range ports {
+		given[p.flag] = *p.port != 0 && *p.port != o.Port+p.plus
+		if *p.port == 0 {
+			*p.port = o.Port + p.plus
+		}
+		if *p.port < 1 || *p.port > 65535 {
+			return fmt.Errorf("--%s: %d: must be from 1 to 65535, or 0 for port%+d", p.flag, *p.port, p.plus)
+		}
+	}
+	for i, p := range ports {
+		for _, q := range ports[:i] {
+			if *p.port == *q.port {
+				if !given[p.flag] { // the fault is with the one that was chosen
+					p, q = q, p
+				}
+				return fmt.Errorf("--%s: %d: is the port for %s (--%s)", p.flag, *p.port, q.what, q.flag)
+			}
 		}
 	}
 	return nil
+}
+
+// checkJoin checks HOST or HOST:PORT, where HOST may be an IPv6 address, in
+// brackets if there is a port.
+func checkJoin(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port = strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"), ""
+	}
+	if port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1001 || n > 65535 {
+			return errors.New("the port must be the main port of the other node, from 1001 to 65535")
+		}
+	}
+	if !isHost(host) {
+		return errors.New("must be HOST or HOST:PORT, with a host name or an address")
+	}
+	return nil
+}
+
+// isCluster reports whether other nodes can belong to this one's cluster; if
+// not, its ports for them stay closed. Without a secret that is so on loopback
+// only: who reaches them may write.
+func (o *Options) isCluster() bool {
+	return o.GossipKeyFile != "" || o.InsecureCluster || o.isLoopback()
+}
+
+func (o *Options) isLoopback() bool {
+	for _, host := range []string{o.Bind, o.Advertise} {
+		if a, err := netip.ParseAddr(host); (err != nil || !a.IsLoopback()) && host != "localhost" {
+			return false
+		}
+	}
+	return true
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

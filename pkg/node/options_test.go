@@ -59,10 +59,22 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	f("grpc-port", "Raft", func(o *Options) { o.GRPCPort = 7848 })
 	f("grpc-port", "gossip", func(o *Options) { o.GRPCPort = 7946 })
 
-	f("join", "single nodes only", func(o *Options) { o.Join = []string{"10.0.0.2"} })
-	f("expect", "single nodes only", func(o *Options) { o.Expect = 3 })
-	f("expect", "at least one", func(o *Options) { o.Expect = 0 })
-	f("gossip-key-file", "single nodes only", func(o *Options) { o.GossipKeyFile = "key" })
+	f("peer-port", "gRPC for clients", func(o *Options) { o.PeerPort = 9848 })
+	f("raft-port", "gossip", func(o *Options) { o.RaftPort = 7946 })
+	f("gossip-port", "from 1 to", func(o *Options) { o.GossipPort = 70000 })
+
+	f("join", "main port", func(o *Options) { o.Join = []string{"10.0.0.2:7"} })
+	f("join", "main port", func(o *Options) { o.Join = []string{"http://a"} })
+	f("join", "HOST", func(o *Options) { o.Join = []string{"a b"} })
+	f("join", "HOST", func(o *Options) { o.Join = []string{""} })
+	f("expect", "needs --join", func(o *Options) { o.Expect = 3 })
+	f("expect", "at least one", func(o *Options) { o.Expect = -1 })
+	f("expect", "does not go with", func(o *Options) { o.Expect, o.Join = 1, []string{"10.0.0.2"} })
+	f("peer-cert", "belong together", func(o *Options) { o.PeerCert = "x" })
+	f("gossip-key-file", "--insecure-cluster", func(o *Options) { o.Bind, o.Join = "10.0.0.1", []string{"10.0.0.2"} })
+	f("drop-memory", "--self-preservation", func(o *Options) { o.SelfPreservation = 9 * time.Minute })
+	f("lease-silent", "--lease-max", func(o *Options) { o.LeaseMax = 20 * time.Second })
+	f("probe-timeout", "--probe-interval", func(o *Options) { o.ProbeTimeout = time.Second })
 
 	f("push-window", "--push-window-max", func(o *Options) { o.PushWindow = 3 * time.Second })
 	f("beat-delete", "--beat-timeout", func(o *Options) { o.BeatDelete = 10 * time.Second })
@@ -74,7 +86,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 
 func TestValidateNamesAllThatIsWrong(t *testing.T) {
 	o := DefaultOptions()
-	o.Port, o.Bind, o.BeatCheck, o.Join = 1, "a:b", 0, []string{"x"}
+	o.Port, o.Bind, o.BeatCheck, o.Join = 1, "a:b", 0, []string{"x:1"}
 	err := o.Validate()
 	if err == nil {
 		t.Fatal("accepted")
