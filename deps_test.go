@@ -64,6 +64,9 @@ var imports = []struct {
 	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
+	// The network of simulated clusters knows no more of them than what they
+	// ask of a network.
+	{"test/simnet", nil, []string{"github.com/hashicorp/memberlist"}, nil},
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
 	{"test/attack", []string{"pkg/nacos"}, []string{grpc, "golang.org/x/net/http2"}, nil},
