@@ -18,6 +18,7 @@
 //	time       lastRefTime runs backwards for a client, be it at another node
 //	late       what a schedule says is gone by then is still shown
 //	diverge    after a quiet time nodes, subscribers and the truth differ
+//	alarm      two nodes have the same version of a life and another digest
 //	busy       after a quiet time nodes still send each other what they have
 //
 // Invariant: what is true is known from what the harness did and what nodes

@@ -26,8 +26,11 @@ type Options struct {
 	NoStreams bool
 	Node      func(i int, o *node.Options) // changes the options of a node; may be nil
 	LogLevel  zapcore.Level                // of the nodes
+	// KeepGoing: the run goes on after a promise was broken.
+	KeepGoing bool
 	// Undo is when the last fault is undone: nothing is cut or frozen any
-	// more. Quiet is how long the run goes on after it.
+	// more. Quiet is how long after it
+	// everybody may still have something to do; busyTime follows.
 	Undo, Quiet time.Duration
 }
 
@@ -232,10 +235,11 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 	}
 	c.wg.Go(c.check.watch)
 	until := func(t time.Duration) bool {
-		for c.now() < t && !c.check.failed() {
+		ended := func() bool { return !o.KeepGoing && c.check.failed() }
+		for c.now() < t && !ended() {
 			time.Sleep(min(t-c.now(), time.Second))
 		}
-		return !c.check.failed()
+		return !ended()
 	}
 	s = slices.Clone(s)
 	slices.SortStableFunc(s, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
@@ -252,7 +256,16 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 		c.happen(e)
 	}
 	if undone && until(c.now()+o.Quiet) {
-		c.check.atEnd()
+		before := c.work()
+		if until(c.now() + busyTime) {
+			for id, n := range c.work() {
+				if more := n - before[id]; more > 0 {
+					c.check.fail("busy", "node%d counts %v transfers in the last %v of quiet", id, more, busyTime)
+				}
+			}
+			c.digests()
+			c.check.atEnd()
+		}
 	}
 	return c.check.failures(), c.hist
 }

@@ -28,6 +28,7 @@ var (
 	listens  = flag.Bool("sim.listens", false, "with -sim.play: the clients' instances can be dialled")
 	nodes    = flag.Int("sim.nodes", 0, "number of nodes in random and given schedules; 0: random")
 	clients  = flag.String("sim.clients", "", `kinds of clients in random and given schedules: "java go python beat"; empty: random`)
+	keep     = flag.Bool("sim.keep", false, "do not end a run at the first promise that is broken")
 	verbose  = flag.Bool("sim.v", false, "log what nodes log for debugging")
 )
 
@@ -51,6 +52,7 @@ func try(t *testing.T, s Schedule, o Options) {
 
 func broken(t *testing.T, s Schedule, o Options) (failures []string) {
 	t.Helper()
+	o.KeepGoing = *keep
 	if o.Quiet == 0 {
 		o.Quiet = 60 * time.Second
 	}
