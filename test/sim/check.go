@@ -43,6 +43,8 @@ type checker struct {
 	lastWhole              time.Duration // when a node last started that found nobody who serves
 	preserving             time.Duration // how long so many nodes were silent that no lease ran
 	due                    map[int]deadline
+	together               map[[2]int]time.Duration     // since when two nodes have served and reached each other
+	differ                 map[difference]time.Duration // since when
 
 	nodes []*seen
 }
@@ -56,8 +58,11 @@ type seen struct {
 	since    map[int]time.Duration // since when it is shown without a break
 	newest   map[int]int
 	missing  map[int]time.Duration // since when a live instance is missing
-	thawedAt time.Duration
+	thawedAt time.Duration         // or started
 }
+
+// A difference is an instance that one node shows and another does not.
+type difference struct{ a, b, instance int }
 
 // A deadline is by when an instance must be gone.
 type deadline struct {
@@ -67,7 +72,7 @@ type deadline struct {
 
 func newChecker(c *Cluster) *checker {
 	k := &checker{c: c, fails: map[string]string{}, wantedAt: map[int]time.Duration{}, unwantedAt: map[int]time.Duration{},
-		cut: map[[2]int]bool{}, pathCut: map[[2]int]bool{}, due: map[int]deadline{}, lastWhole: -time.Hour}
+		cut: map[[2]int]bool{}, pathCut: map[[2]int]bool{}, due: map[int]deadline{}, together: map[[2]int]time.Duration{}, differ: map[difference]time.Duration{}, lastWhole: -time.Hour}
 	for i := range k.apartSince {
 		k.apartSince[i], k.apartUntil[i] = map[[2]int]time.Duration{}, map[[2]int]time.Duration{}
 	}
@@ -249,6 +254,40 @@ func (k *checker) tick() {
 	}
 	for n := range k.c.nodes {
 		k.stillShownLocked(n, truths)
+	}
+	k.differencesLocked(now)
+}
+
+// differencesLocked: nodes that have reached each other for some time show the
+// same, be it right or wrong: leases end everywhere at the same time.
+func (k *checker) differencesLocked(now time.Duration) {
+	serves := func(n int) bool {
+		up, frozen, _ := k.c.nodes[n].state()
+		return up && !frozen && k.nodes[n].serves
+	}
+	for a := range k.c.nodes {
+		for b := range a {
+			w := [2]int{a, b}
+			if !serves(a) || !serves(b) || !k.reachesLocked(a, b) {
+				delete(k.together, w)
+			} else if _, ok := k.together[w]; !ok {
+				k.together[w] = now
+			}
+			since, ok := k.together[w]
+			for i := range perClient * len(k.c.clients) {
+				d := difference{a, b, i}
+				_, onA := k.nodes[a].shown[i]
+				_, onB := k.nodes[b].shown[i]
+				if !ok || now-since < rejoinTime || onA == onB {
+					delete(k.differ, d)
+				} else if from, ok := k.differ[d]; !ok {
+					k.differ[d] = now
+				} else if now-from > apartBound {
+					k.failLocked("apart", "node%d and node%d differ about %d for %.1f s: %v, %v", a, b, i, (now - from).Seconds(), onA, onB)
+					k.differ[d] = now
+				}
+			}
+		}
 	}
 }
 

@@ -17,6 +17,7 @@
 //	reorder    an older value is shown after a newer one
 //	time       lastRefTime runs backwards for a client, be it at another node
 //	late       what a schedule says is gone by then is still shown
+//	apart      nodes that reach each other show different things for long
 //	diverge    after a quiet time nodes, subscribers and the truth differ
 //	alarm      two nodes have the same version of a life and another digest
 //	busy       after a quiet time nodes still send each other what they have

@@ -29,6 +29,7 @@ var (
 	nodes    = flag.Int("sim.nodes", 0, "number of nodes in random and given schedules; 0: random")
 	clients  = flag.String("sim.clients", "", `kinds of clients in random and given schedules: "java go python beat"; empty: random`)
 	keep     = flag.Bool("sim.keep", false, "do not end a run at the first promise that is broken")
+	noStream = flag.Bool("sim.nostreams", false, "no streams work between nodes")
 	verbose  = flag.Bool("sim.v", false, "log what nodes log for debugging")
 )
 
@@ -52,7 +53,7 @@ func try(t *testing.T, s Schedule, o Options) {
 
 func broken(t *testing.T, s Schedule, o Options) (failures []string) {
 	t.Helper()
-	o.KeepGoing = *keep
+	o.KeepGoing, o.NoStreams = *keep, o.NoStreams || *noStream
 	if o.Quiet == 0 {
 		o.Quiet = 60 * time.Second
 	}
