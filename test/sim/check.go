@@ -21,8 +21,11 @@ const (
 	// missingBound is how long a live instance may be missing that a node did
 	// not lose: it has to find its peers and catch up.
 	missingBound = 20 * time.Second
-	probeBound   = 180 * time.Second
-	pauseBound   = 180 * time.Second
+	// apartBound is how long two nodes may differ: heads each second, and a
+	// probe that one of them does for both.
+	apartBound = 4 * time.Second
+	probeBound = 180 * time.Second
+	pauseBound = 180 * time.Second
 )
 
 // A checker knows what is true and compares it with what nodes show.
