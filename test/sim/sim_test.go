@@ -53,7 +53,7 @@ func try(t *testing.T, s Schedule, o Options) {
 
 func broken(t *testing.T, s Schedule, o Options) (failures []string) {
 	t.Helper()
-	o.KeepGoing, o.NoStreams = *keep, o.NoStreams || *noStream
+	o.KeepGoing, o.NoStreams = o.KeepGoing || *keep, o.NoStreams || *noStream
 	if o.Quiet == 0 {
 		o.Quiet = 60 * time.Second
 	}

@@ -152,7 +152,8 @@ func (c *conn) Write(b []byte) (int, error) {
 			n.mu.Unlock()
 			return written, c.fail("write", os.NewSyscallError("write", syscall.EPIPE))
 		}
-		if room := min(Window-p.size, len(b)-written); room > 0 {
+		// A stopped process writes nothing.
+		if room := min(Window-p.size, len(b)-written); room > 0 && c.host.frozen == running {
 			w := way{p.from.Name, p.to.Name}
 			link := n.linkLocked(w)
 			at := time.Now()

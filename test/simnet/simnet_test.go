@@ -98,7 +98,7 @@ func TestCutAndFreeze(t *testing.T) {
 			a.Write([]byte("before"))
 			time.Sleep(time.Second)
 			stop()
-			a.Write([]byte("after"))
+			go a.Write([]byte("after")) // a stopped process waits with it
 			go func() {
 				time.Sleep(time.Minute)
 				goOn()
