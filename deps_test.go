@@ -39,6 +39,9 @@ var imports = []struct {
 }{
 	// Messages between nodes: generated, no logic.
 	{"proto", nil, []string{"google.golang.org/protobuf"}, nil},
+	// The native API's types and their client: others may build it into their
+	// programs.
+	{"pkg/api", nil, nil, nil},
 	// The model knows neither a wire format nor a library, so that everything
 	// about it can be tested without them.
 	{"pkg/registry", nil, nil, nil},
@@ -54,14 +57,14 @@ var imports = []struct {
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus}, nil},
-	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, []string{module + "/pkg/health"}},
+	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos", "pkg/api"}, []string{zap, prometheus}, []string{module + "/pkg/health"}},
 
-	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
-		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist"}, nil},
+	{"pkg/node", []string{"proto", "cluster", "distro", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
+		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist", "google.golang.org/protobuf/proto"}, nil},
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
-	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos"},
+	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
 	// An attacker knows the wire format and no more of the server: it starts

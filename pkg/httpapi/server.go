@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
@@ -41,6 +42,8 @@ type Options struct {
 	Ready func() (ready bool, reason string)
 	// Counts feeds operator/metrics. Nil: zeros.
 	Counts func() Counts
+	// Native is what the native API tells and does.
+	Native Native
 	// ContextPath is where the Nacos API is; "" or a path without a slash at
 	// its end.
 	ContextPath string
@@ -79,6 +82,8 @@ type Server struct {
 	metrics *metrics
 	mux     *http.ServeMux
 	other   http.Handler
+
+	crossOrigin *http.CrossOriginProtection
 }
 
 // A handler writes a success, or returns an error and has written nothing. An
@@ -88,7 +93,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux()}
+	s := &Server{opts: opts, mux: http.NewServeMux(), crossOrigin: http.NewCrossOriginProtection()}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
@@ -124,6 +129,7 @@ func New(opts Options) *Server {
 		route(opts.ContextPath+path, func(_ http.ResponseWriter, r *http.Request) error { return errNotOffered(r) })
 	}
 
+	s.nativeRoutes(route)
 	route("GET /metrics", s.metricsHandler())
 	route("GET /livez", s.livez)
 	route("GET /readyz", s.readyz)
@@ -219,7 +225,7 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 			s.log.Error("handler panicked", zap.String("route", route), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			begun := rec.status != 0
 			if !begun {
-				errInternal.write(rec, r)
+				internal(r).write(rec, r)
 			}
 			m.observe(http.StatusInternalServerError, time.Since(start))
 			if begun {
@@ -233,10 +239,18 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 		e, ok := errors.AsType[*apiError](err)
 		if !ok {
 			s.log.Error("request failed", zap.String("route", route), zap.Error(err))
-			e = errInternal
+			e = internal(r)
 		}
 		e.write(rec, r)
 	})
+}
+
+// internal is the error that tells no more than that it is ours.
+func internal(r *http.Request) *apiError {
+	if strings.HasPrefix(r.URL.Path, api.Path+"/") {
+		return errNativeInternal
+	}
+	return errInternal
 }
 
 // A recorder remembers the status of an answer.
