@@ -24,12 +24,20 @@ const (
 	CauseBeatTimeout    Cause = "beat timeout" // removed
 	CauseOperator       Cause = "operator"
 	CauseOverrideEnded  Cause = "operator's override ended"
+	CauseMoving         Cause = "moving"         // its client is expected elsewhere; nothing visible
+	CauseAdopted        Cause = "orphan adopted" // somebody living stands behind it again; nothing visible
+	CauseOrphaned       Cause = "node gone"      // it showed what was removed elsewhere meanwhile
+	CauseOrphanExpired  Cause = "orphan expired" // its node did not come back, nor its client
+	CauseProbeFailed    Cause = "probe failed"   // an orphan whose address did not answer
+	CauseReturned       Cause = "returned"       // its node came back
 )
 
 // An Event is one visible change of one instance of a service. Nil Before:
 // the instance came; nil After: it went.
 type Event struct {
-	At            Stamp
+	At            Stamp // on this node
+	Origin        Life  // who wrote it
+	Clock         Stamp // and when; with Key this identifies the change in the cluster
 	Cause         Cause
 	Client        string // whose claim came, changed or went
 	Key           InstanceKey

@@ -57,6 +57,7 @@ type Record struct {
 	Gone      bool
 	Batch     bool
 	Moving    bool // its connection is gone, its client is expected elsewhere
+	Redo      int  // seconds the client may take to register again; 0: the usual time
 	Instances []Published
 	// Hides are of instances that the key has named and no longer does, and of
 	// those that its client withdrew without having registered them here.

@@ -10,6 +10,7 @@ import (
 
 // Options of a registry.
 type Options struct {
+	Life    Life // the own one, of which Open makes clients
 	Clock   *Clock
 	History HistoryLimits
 	// EmptyServiceAge is how long (milliseconds) a service without a
@@ -28,6 +29,16 @@ type Options struct {
 	// service appears and when the last one goes, and when a service is
 	// described; Present says what holds then.
 	Presence func(ServiceKey)
+	// Wrote is called in the same way after each change of what an own client
+	// publishes, of its hides or its moving mark, whether or not it is
+	// visible; Take returns what is to be told to other nodes. May be nil:
+	// then there are none.
+	Wrote func(RecordKey)
+	// HideAge is how long (milliseconds) hides and probe results are
+	// remembered after they were made; 0: 10 minutes.
+	HideAge int64
+	// MaxHides bounds their number; beyond it the oldest go. 0: 200,000.
+	MaxHides int
 }
 
 // DefaultOptions has the ages of Nacos and of design §4.

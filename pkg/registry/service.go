@@ -113,7 +113,7 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 			}
 			continue
 		}
-		is := &Shown{win.instance, win.since, win.client.id}
+		is := &Shown{Instance: win.instance, Since: win.since, Client: win.client.id, Life: r.opts.Life}
 		if o := s.overrides[k]; o != nil {
 			is.Instance = o.apply(win.instance)
 		}

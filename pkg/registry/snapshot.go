@@ -28,6 +28,9 @@ type Shown struct {
 	// changed the instance. Overrides and health do not move it.
 	Since  Stamp
 	Client string // id of the client whose claim is shown
+	Life   Life   // that the client belongs to
+	State  LifeState
+	Moving bool // the client's connection is gone, it is expected elsewhere
 }
 
 // ServiceMeta is what an operator says about a service.
