@@ -51,6 +51,10 @@ var imports = []struct {
 	{"pkg/nacos", []string{"pkg/registry"},
 		[]string{grpc + "/mem", "google.golang.org/protobuf/encoding/protowire"},
 		[]string{"google.golang.org/protobuf"}},
+	// Who carries its messages, and who is a member, it is told: it must not
+	// see cluster.
+	{"distro", []string{"pkg/registry", "proto"},
+		[]string{zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"}, nil},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 
 	// These never see each other; pkg/node connects them. What a beat does is
