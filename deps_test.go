@@ -53,8 +53,8 @@ var imports = []struct {
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
-	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus}, nil},
-	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, []string{module + "/pkg/health"}},
+	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus, "golang.org/x/sys/unix"}, nil},
+	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos", "proto"}, []string{zap, prometheus, "google.golang.org/protobuf/proto"}, []string{module + "/pkg/health"}},
 
 	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
 		[]string{grpc, zap, prometheus}, nil},

@@ -100,6 +100,12 @@ func errNotReady(reason string) error {
 	return &apiError{status: http.StatusServiceUnavailable, shape: bare, text: "server is DOWN now, detailed error message: " + reason}
 }
 
+// errUnreachable: the client is kept by another node. Whether that has carried
+// out the request is not known.
+func errUnreachable(node string) error {
+	return &apiError{status: http.StatusServiceUnavailable, text: "the node that keeps this HTTP client cannot be reached at the moment, try again: " + node}
+}
+
 var (
 	errNoMatch    = &apiError{status: http.StatusNotFound, text: "no matched ip found!"}
 	errPersistent = &apiError{status: http.StatusBadRequest, text: "persistent instances (ephemeral=false) are not supported by this server yet"}
