@@ -212,11 +212,11 @@ func TestNobodyIsJudgedOverAStall(t *testing.T) {
 		sw.stalled.Store(false)
 		for range 10 {
 			time.Sleep(3 * time.Second)
-			mute.call("HealthCheckRequest", `{}`)
 			if b.server.Connections() == 0 {
 				return
 			}
 		}
+		t.Errorf("%d connections are left", b.server.Connections())
 	}, sw.edit)
 }
 
@@ -233,12 +233,12 @@ func TestAwake(t *testing.T) {
 		gone.register("order", "1.1.1.1")
 		asleep.Store(true)
 		thaw := b.net.freeze()
-		gone.close()
+		defer thaw()
+		gone.cc.Close()
 		time.Sleep(5 * time.Second)
 		if n := b.server.Connections(); n != 2 {
 			t.Errorf("%d connections while the process stands still", n)
 		}
-		thaw()
 		here.register("order", "1.1.1.2")
 		if n := handled.Load(); n != 1 {
 			t.Errorf("%d closed connections handled, want 1", n)
@@ -261,6 +261,48 @@ func TestAwake(t *testing.T) {
 			}
 		}
 		o.IdleScan = time.Hour
+	})
+}
+
+// A node that finds out with a setup that it stood still does not accept it.
+func TestAwakeBeforeASetup(t *testing.T) {
+	var asleep, ready atomic.Bool
+	ready.Store(true)
+	run(t, func(b *bench) {
+		c := b.dial()
+		defer c.close()
+		c.call("ServerCheckRequest", `{}`)
+		c.open()
+		asleep.Store(true)
+		c.send("ConnectionSetupRequest", goSetup)
+		synctest.Wait()
+		if n := b.server.Connections(); n != 0 || ready.Load() {
+			t.Errorf("%d connections", n)
+		}
+	}, func(o *Options) {
+		o.Ready = ready.Load
+		o.Awake = func() {
+			if asleep.Load() {
+				ready.Store(false)
+			}
+		}
+	})
+}
+
+// When the node stops for good, nothing is withdrawn or marked.
+func TestStopWithdrawsNothing(t *testing.T) {
+	run(t, func(b *bench) {
+		c := b.connect()
+		c.register("order", "1.1.1.1")
+		b.server.Stop(context.Background())
+		<-c.ended
+		c.close()
+		if n := len(b.reg.Snapshot(orderKey).Instances); n != 1 {
+			t.Errorf("%d instances, want 1", n)
+		}
+		if n := b.server.Moving(); n != 0 {
+			t.Errorf("%d clients are moving", n)
+		}
 	})
 }
 

@@ -13,8 +13,8 @@ import (
 // a server and its clients can live in a bubble of virtual time.
 type network struct {
 	conns chan net.Conn
-	// hold makes the server stand still: until it is closed, nobody there gets
-	// what is read. Nil: it does not.
+	// hold makes the server stand still: until it is closed, nobody there
+	// notices the end of a connection. Nil: it does not.
 	hold atomic.Pointer[chan struct{}]
 	done chan struct{}
 	once sync.Once
@@ -42,7 +42,7 @@ func (c pipeConn) PeerClosed() bool     { return c.closed.Load() }
 
 func (c pipeConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if hold := c.network.hold.Load(); hold != nil {
+	if hold := c.network.hold.Load(); hold != nil && c.closed.Load() {
 		<-*hold
 	}
 	return n, err

@@ -11,5 +11,8 @@
 // handler writes its success itself and returns anything else as an error from
 // the table in errors.go.
 //
+// In a cluster, what HTTP clients write goes to the node that keeps them, by
+// one hop (forward.go).
+//
 // Start reading at [New].
 package httpapi
