@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // A Snapshot is the picture of one service at one moment. It is immutable;
@@ -19,6 +20,7 @@ type Snapshot struct {
 	Meta      *ServiceMeta // nil: nobody has described the service
 
 	memo memo
+	sum  atomic.Uint64 // see Hash; 0: not known yet
 }
 
 // A Shown is one line of a snapshot, immutable as well.
