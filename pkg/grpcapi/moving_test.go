@@ -114,6 +114,9 @@ func TestLostButExpectedElsewhere(t *testing.T) {
 			if n := b.server.Moving(); n != 1 {
 				t.Errorf("%s: %d clients are moving, want 1", why, n)
 			}
+			if !b.reg.Snapshot(orderKey).Instances[0].Moving {
+				t.Errorf("%s: it is not marked", why)
+			}
 			back := b.connect()
 			back.register("order", "1.1.1.1")
 			s.quiet(time.Minute)
@@ -287,6 +290,31 @@ func TestAwakeBeforeASetup(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A request that was under way when its connection ended does not take back
+// that its client is expected elsewhere.
+func TestRegistrationAfterTheEnd(t *testing.T) {
+	sw := &switchboard{}
+	sw.silent.Store(true)
+	run(t, func(b *bench) {
+		c := b.connect()
+		c.register("order", "1.1.1.1")
+		conn := b.server.registered()[0]
+		c.close()
+		i := *b.reg.Snapshot(orderKey).Instances[0].Instance
+		i.Weight++
+		if err := conn.register(orderKey, []*registry.Instance{&i}, false); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.reg.Snapshot(orderKey).Instances[0]; !s.Moving {
+			t.Errorf("%+v is not moving", s)
+		}
+		time.Sleep(12 * time.Second)
+		if n := len(b.reg.Snapshot(orderKey).Instances); n != 0 {
+			t.Errorf("%d instances", n)
+		}
+	}, sw.edit)
 }
 
 // When the node stops for good, nothing is withdrawn or marked.
