@@ -244,8 +244,12 @@ func TestHandoverAndBack(t *testing.T) {
 		p.own("b")
 		p.b.Beat(k, "10.0.0.1", 80)
 		p.carry()
-		time.Sleep(8 * time.Second)
+		at(8 * time.Second)
 		p.own("a")
+		at(16 * time.Second) // the grace would be over, and no beat has come
+		if n := p.a.leases(); n != 1 {
+			p.t.Errorf("a has %d leases", n)
+		}
 		p.a.Beat(k, "10.0.0.1", 80)
 		p.want(k, "80 at a", "80 at b")
 		p.carry()
