@@ -12,5 +12,8 @@
 // the table in errors.go. The native API (native.go) does not ask for readiness:
 // it is where people learn what the node waits for.
 //
+// In a cluster, what HTTP clients write goes to the node that keeps them, by
+// one hop (forward.go).
+//
 // Start reading at [New].
 package httpapi

@@ -121,6 +121,12 @@ func errNativeTooLarge(maxBytes int64) error {
 		hint: "the requests of this API take less than 100"}
 }
 
+// errUnreachable: the client is kept by another node. Whether that has carried
+// out the request is not known.
+func errUnreachable(node string) error {
+	return &apiError{status: http.StatusServiceUnavailable, text: "the node that keeps this HTTP client cannot be reached at the moment, try again: " + node}
+}
+
 var (
 	errCrossSite = &apiError{status: http.StatusForbidden, shape: native, text: api.CodeForbidden + ": a browser sent this from another site",
 		hint: "use the command line, or a page of this server"}

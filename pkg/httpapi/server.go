@@ -29,7 +29,7 @@ type Registry interface {
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.
 type Beats interface {
 	Register(registry.ServiceKey, *registry.Instance) error
-	Deregister(key registry.ServiceKey, ip string, port int) (found bool)
+	Deregister(registry.ServiceKey, registry.InstanceKey) (found bool)
 	Beat(key registry.ServiceKey, ip string, port int) (inst *registry.Instance, known bool)
 }
 
@@ -40,6 +40,13 @@ type Options struct {
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
+	// Awake is called, with no lock held, before a request is accepted. It
+	// returns when the node has handled that this process stood still, if it
+	// did: then Ready may say something else. Nil: it never stands still.
+	Awake func()
+	// Router sends what HTTP clients write to the node that keeps them. Nil:
+	// there are no other nodes.
+	Router *Router
 	// Counts feeds operator/metrics. Nil: zeros.
 	Counts func() Counts
 	// Native is what the native API tells and does.
@@ -185,7 +192,10 @@ func isClean(p string) bool {
 // api puts before a handler what all of the Nacos API have in common.
 func (s *Server) api(h func(http.ResponseWriter, *http.Request, params) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if ready, reason := s.ready(); !ready {
+		if s.opts.Awake != nil {
+			s.opts.Awake()
+		}
+		if ready, reason := s.ready(); !ready && !isForwarded(r) {
 			return errNotReady(reason)
 		}
 		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
