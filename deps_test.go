@@ -50,6 +50,10 @@ var imports = []struct {
 		[]string{"google.golang.org/protobuf"}},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 
+	// Of proto only the Hello: what else goes through it is bytes.
+	{"cluster", []string{"proto"}, []string{"github.com/hashicorp/memberlist", grpc, "google.golang.org/protobuf/proto", zap, prometheus},
+		[]string{module + "/test/simnet", "github.com/prometheus/client_model"}},
+
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
