@@ -57,6 +57,10 @@ var imports = []struct {
 		[]string{zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"}, nil},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 
+	// Of proto only the Hello: what else goes through it is bytes.
+	{"cluster", []string{"proto"}, []string{"github.com/hashicorp/memberlist", grpc, "google.golang.org/protobuf/proto", zap, prometheus},
+		[]string{module + "/test/simnet", "github.com/prometheus/client_model"}},
+
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
@@ -71,6 +75,9 @@ var imports = []struct {
 	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
+	// The network of simulated clusters knows no more of them than what they
+	// ask of a network.
+	{"test/simnet", nil, []string{"github.com/hashicorp/memberlist"}, nil},
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
 	{"test/attack", []string{"pkg/nacos"}, []string{grpc, "golang.org/x/net/http2"}, nil},
