@@ -39,6 +39,9 @@ var imports = []struct {
 }{
 	// Messages between nodes: generated, no logic.
 	{"proto", nil, []string{"google.golang.org/protobuf"}, nil},
+	// The native API's types and their client: others may build it into their
+	// programs.
+	{"pkg/api", nil, nil, nil},
 	// The model knows neither a wire format nor a library, so that everything
 	// about it can be tested without them.
 	{"pkg/registry", nil, nil, nil},
@@ -48,20 +51,28 @@ var imports = []struct {
 	{"pkg/nacos", []string{"pkg/registry"},
 		[]string{grpc + "/mem", "google.golang.org/protobuf/encoding/protowire"},
 		[]string{"google.golang.org/protobuf"}},
+	// Who carries its messages, and who is a member, it is told: it must not
+	// see cluster.
+	{"distro", []string{"pkg/registry", "proto"},
+		[]string{zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"}, nil},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
+
+	// Of proto only the Hello: what else goes through it is bytes.
+	{"cluster", []string{"proto"}, []string{"github.com/hashicorp/memberlist", grpc, "google.golang.org/protobuf/proto", zap, prometheus},
+		[]string{module + "/test/simnet", "github.com/prometheus/client_model"}},
 
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
-	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus}, nil},
-	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, []string{module + "/pkg/health"}},
+	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus, "golang.org/x/sys/unix"}, nil},
+	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos", "pkg/api", "proto"}, []string{zap, prometheus, "google.golang.org/protobuf/proto"}, []string{module + "/pkg/health"}},
 
-	{"pkg/node", []string{"pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi"},
-		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist"}, nil},
+	{"pkg/node", []string{"proto", "cluster", "distro", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
+		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist", "google.golang.org/protobuf/proto"}, nil},
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
-	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos"},
+	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
 	// The network of simulated clusters knows no more of them than what they

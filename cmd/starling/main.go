@@ -3,8 +3,10 @@
 //
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
-// runs a node until a signal comes; bench.go measures servers as a client.
-// Start reading at run.
+// runs a node until a signal comes; members.go, cluster.go, verify.go,
+// history.go and drain.go ask running nodes over their native API, with what
+// they share in remote.go; bench.go measures servers as a client. Start reading
+// at run.
 package main
 
 import (
@@ -68,13 +70,18 @@ Then, in another terminal, register an instance and list its service:
   curl -X POST 'http://127.0.0.1:8848/nacos/v1/ns/instance?serviceName=hello&ip=10.0.0.1&port=8080'
   curl 'http://127.0.0.1:8848/nacos/v1/ns/instance/list?serviceName=hello'
 It is gone after 30 to 35 s, since nobody sends its beats. An SDK does that: point
-its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.`,
+its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.
+
+Why did that instance vanish, and how are the nodes?
+  starling history hello
+  starling cluster`,
 		Version:       versionString(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.AddCommand(serveCommand(p), benchCommand(p), versionCommand())
+	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), drainCommand(p),
+		benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)

@@ -50,7 +50,12 @@ func run(t *testing.T, f func(*testing.T, *bench)) {
 		opts := grpcapi.DefaultOptions()
 		opts.Registry, opts.Push, opts.Logger, opts.Metrics = b.reg, b.engine, zap.NewNop(), prometheus.NewRegistry()
 		opts.Ready = func() bool { return b.ready }
-		opts.Redirect = func(string) (string, int, bool) { return b.move, 8848, b.move != "" }
+		opts.Redirect = func() []grpcapi.Target {
+			if b.move == "" {
+				return nil
+			}
+			return []grpcapi.Target{{Host: b.move, Port: 8848}}
+		}
 		b.server = grpcapi.New(opts)
 		served := make(chan error)
 		go func() { served <- b.server.Serve(b.net) }()

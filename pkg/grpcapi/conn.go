@@ -116,7 +116,8 @@ func (t connTagger) HandleConn(ctx context.Context, s stats.ConnStats) {
 		if c.refused == nil {
 			t.server.admission.disconnected(c.host)
 		}
-		c.end(registry.CauseConnectionLost)
+		t.server.opts.Awake()
+		c.finish(registry.CauseConnectionLost, false)
 	}
 }
 
@@ -222,9 +223,12 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	}
 	c.setupTimer.Stop()
 	c.stream = stream
-	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
-	c.subscriber = c.server.opts.Push.Attach(c.id, c)
 	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(clientIP)
+	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
+	if redo := redoSeconds(c.clientVersion); redo > 0 {
+		c.client.Redo(redo)
+	}
+	c.subscriber = c.server.opts.Push.Attach(c.id, c)
 	// Under the lock: end must not take the connection out of the table
 	// before it is in.
 	c.server.mu.Lock()
@@ -238,6 +242,20 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	if setup.WantsAck() {
 		c.queue(nacos.SetupAckRequest(abilities))
 	}
+}
+
+// register publishes for the client. If the connection has ended meanwhile, as
+// moving, this came too late to stand for a client that is there.
+func (c *conn) register(key registry.ServiceKey, instances []*registry.Instance, batch bool) error {
+	if err := c.client.Register(key, instances, batch); err != nil {
+		return err
+	}
+	select {
+	case <-c.closed:
+		c.client.Move()
+	default:
+	}
+	return nil
 }
 
 // abilities are what this server can do of the keys that SDKs know
@@ -316,10 +334,6 @@ func (c *conn) acked(a *nacos.Ack) {
 	}
 }
 
-// stall is how late a timer may be before it says more about this process than
-// about the client.
-const stall = 2 * time.Second
-
 // detect asks a silent client whether it lives, and closes the connection if
 // there is no sign of life in time (semantics H3).
 func (c *conn) detect() {
@@ -327,31 +341,33 @@ func (c *conn) detect() {
 		return
 	}
 	c.server.metrics.detections.Inc()
-	asked, at := c.lastActive.Load(), time.Now()
+	asked := c.lastActive.Load()
 	time.AfterFunc(c.server.opts.DetectionAnswer, func() {
 		c.detecting.Store(false)
-		// A timer that is late means that this process stood still: the
-		// answer may lie unread in the socket. The next scan asks again.
-		late := time.Since(at)-c.server.opts.DetectionAnswer > stall
-		if c.lastActive.Load() == asked && !late {
+		// After a stall of this process the answer may lie unread in the
+		// socket. A later scan asks again.
+		c.server.opts.Awake()
+		if c.lastActive.Load() == asked && !c.server.opts.StalledLately() {
 			c.Drop(registry.CauseIdle)
 		}
 	})
 	c.queue(nacos.ClientDetectionRequest(c.server.opts.Push.NextID()))
 }
 
-// reset asks the client to connect to another node, and closes the transport
-// a while later whatever it did (grpc-protocol §2.7).
-func (c *conn) reset(host string, port int) {
+// reset asks the client to connect to another node, once, and closes the
+// transport a while later whatever it did (grpc-protocol §2.7).
+func (c *conn) reset(host string, port int) bool {
 	c.mu.Lock()
 	if c.ended || c.resetTimer != nil {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	c.resetTimer = time.AfterFunc(c.server.opts.ResetGrace, func() { c.Drop(registry.CauseShutdown) })
 	c.mu.Unlock()
+	c.server.asked.Add(1)
 	c.server.metrics.resets.Inc()
 	c.queue(nacos.ConnectResetRequest(c.server.opts.Push.NextID(), c.id, host, port))
+	return true
 }
 
 // streamEnded ends the connection with the stream that it was set up on; other
@@ -366,9 +382,15 @@ func (c *conn) streamEnded(stream grpc.ServerStream) {
 }
 
 // Drop implements push.Conn: it unregisters the connection and closes its
-// transport, so that the client notices and connects again.
+// transport, so that the client notices and connects again. For a missing ack
+// it does so only if this process did not stand still: the ack may lie unread
+// in the socket, and the push engine looks again.
 func (c *conn) Drop(cause registry.Cause) {
-	c.end(cause)
+	c.server.opts.Awake()
+	if cause == registry.CauseNoAck && c.server.opts.StalledLately() {
+		return
+	}
+	c.finish(cause, false)
 	c.closeTransport()
 }
 
@@ -378,9 +400,10 @@ func (c *conn) closeTransport() {
 	}
 }
 
-// end unregisters the connection, once. What its client publishes goes with
-// it, unless the node itself is stopping.
-func (c *conn) end(cause registry.Cause) {
+// finish unregisters the connection, once. Callers have called Awake before, but
+// for the one whom that calls, and who knows that this process was stalled.
+func (c *conn) finish(cause registry.Cause, stalled bool) {
+	s := c.server
 	c.mu.Lock()
 	if c.ended {
 		c.mu.Unlock()
@@ -389,7 +412,8 @@ func (c *conn) end(cause registry.Cause) {
 	c.ended = true
 	c.outbox = nil
 	wasSetUp := c.stream != nil
-	if c.resetTimer != nil {
+	asked := c.resetTimer != nil
+	if asked {
 		c.resetTimer.Stop()
 	}
 	c.mu.Unlock()
@@ -397,38 +421,33 @@ func (c *conn) end(cause registry.Cause) {
 	if !wasSetUp {
 		return
 	}
-	c.server.mu.Lock()
-	delete(c.server.conns, c)
-	c.server.mu.Unlock()
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
 	c.subscriber.Close()
-	c.server.metrics.closed(cause)
-	c.withdraw(cause)
+	s.metrics.closed(cause)
+	if asked {
+		s.moved.Add(1)
+	}
+	c.withdraw(cause, situation{stopped: s.stopped.Load(), draining: s.draining.Load(), asked: asked,
+		stalled: stalled || s.opts.StalledLately(), silent: s.opts.SomeoneSilent()})
 }
 
-// withdraw takes back what the client publishes, unless the node is stopping;
-// a while later if the connection was lost because this process stood still:
-// then the client is alive and registers again, and no subscriber needs to see
-// it go and come.
-func (c *conn) withdraw(cause registry.Cause) {
-	s := c.server
+// withdraw takes back what the client publishes, now or later or not at all.
+func (c *conn) withdraw(cause registry.Cause, is situation) {
+	s, fate := c.server, is.fate()
 	publishes := c.client.Services()
 	log := s.opts.Logger.Debug // a client without instances concerns nobody else
 	if len(publishes) > 0 || cause != registry.CauseConnectionLost {
 		log = s.log.Info
 	}
-	later := cause == registry.CauseConnectionLost && s.stalledLately()
 	log("client disconnected", zap.String("connection", c.id), zap.String("version", c.clientVersion), zap.String("cause", string(cause)),
-		zap.Int("services", len(publishes)), zap.Stringers("publishes", publishes[:min(len(publishes), 5)]), zap.Bool("stays a while", later))
-	if !later {
-		if !s.draining.Load() {
-			c.client.Close(cause)
-		}
-		return
+		zap.Int("services", len(publishes)), zap.Stringers("publishes", publishes[:min(len(publishes), 5)]), zap.Bool("stays a while", fate != goes))
+	switch {
+	case fate == stays:
+	case fate == moves && len(publishes) > 0:
+		s.depart(c, cause, publishes)
+	default:
+		c.client.Close(cause)
 	}
-	s.metrics.kept.Inc()
-	time.AfterFunc(s.opts.StallGrace, func() {
-		if !s.draining.Load() {
-			c.client.Close(cause)
-		}
-	})
 }

@@ -10,6 +10,10 @@
 // the other way round. A client never sits on a connection that the server has
 // forgotten (grpc-protocol §0 rule 12).
 //
+// What a client publishes goes with its connection, unless the client is
+// expected elsewhere: then it is marked as moving and goes later (moving.go,
+// design §6). A node that stops asks its clients to move first (drain.go).
+//
 // Start reading at [Server.request], the path of a registration, and the table
 // in handlers.go; conn.send is the path of a push.
 package grpcapi

@@ -12,21 +12,22 @@ import (
 // type response if it is a typed refusal, and an ErrorResponse otherwise.
 type handler struct {
 	response string
+	changes  bool // what is registered
 	handle   func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error)
 }
 
 // handlers is the whole unary protocol but for the server check, which needs
 // no registration.
 var handlers = map[string]handler{
-	nacos.TypeHealthCheckRequest:        {nacos.TypeHealthCheckResponse, healthCheck},
-	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, decoded(instance)},
-	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, decoded(batch)},
-	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, persistent},
-	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, decoded(subscribe)},
-	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, decoded(query)},
-	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, decoded(list)},
-	nacos.TypeFuzzyWatchRequest:         {nacos.TypeFuzzyWatchResponse, decoded(fuzzyWatch)},
-	nacos.TypeLockOperationRequest:      {nacos.TypeLockOperationResponse, lock},
+	nacos.TypeHealthCheckRequest:        {nacos.TypeHealthCheckResponse, false, healthCheck},
+	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, true, decoded(instance)},
+	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, true, decoded(batch)},
+	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, true, persistent},
+	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, false, decoded(subscribe)},
+	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, false, decoded(query)},
+	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, false, decoded(list)},
+	nacos.TypeFuzzyWatchRequest:         {nacos.TypeFuzzyWatchResponse, false, decoded(fuzzyWatch)},
+	nacos.TypeLockOperationRequest:      {nacos.TypeLockOperationResponse, false, lock},
 }
 
 // A refusal is an application error with the code and text that clients get.
@@ -114,7 +115,7 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 		if err != nil {
 			return nil, err
 		}
-		if err := c.client.Register(key, []*registry.Instance{i}, false); err != nil {
+		if err := c.register(key, []*registry.Instance{i}, false); err != nil {
 			return nil, err
 		}
 	case nacos.OpDeregister:
@@ -178,7 +179,7 @@ func batch(_ *Server, c *conn, req *nacos.BatchInstanceRequest) (*nacos.Payload,
 			return nil, err
 		}
 	}
-	if err := c.client.Register(key, instances, true); err != nil {
+	if err := c.register(key, instances, true); err != nil {
 		return nil, err
 	}
 	return nacos.OperationResponse(nacos.TypeBatchInstanceResponse, req.Type, req.RequestID), nil

@@ -16,6 +16,7 @@ type metrics struct {
 	ends                     map[registry.Cause]prometheus.Counter
 	refusals                 map[string]prometheus.Counter // by the name of the limit
 	detections, resets, kept prometheus.Counter
+	overflow                 prometheus.Counter
 	transports               atomic.Int64
 }
 
@@ -38,7 +39,8 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		ends:       map[registry.Cause]prometheus.Counter{},
 		refusals:   map[string]prometheus.Counter{},
 		detections: f.NewCounter(opts("detections_total", "Silent clients asked whether they live.")),
-		kept:       f.NewCounter(opts("kept_total", "Lost connections whose instances stayed a while because this process had stood still.")),
+		kept:       f.NewCounter(opts("kept_total", "Lost connections whose instances stayed a while because their client was expected elsewhere.")),
+		overflow:   f.NewCounter(opts("kept_overflow_total", "Lost connections whose instances should have stayed a while, but too many did already.")),
 		resets:     f.NewCounter(opts("resets_total", "Clients asked to connect to another node.")),
 	}
 	// Series exist from the start, and no label is made up by a client.
@@ -59,6 +61,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "grpc", Name: name, Help: help}, v)
 	}
 	gauge("transports", "Open transports, registered or not.", func() float64 { return float64(m.transports.Load()) })
+	gauge("moving", "Clients without a connection whose instances stay a while.", func() float64 { return float64(s.Moving()) })
 	gauge("connections", "Registered connections.", func() float64 { return float64(s.Connections()) })
 	return m
 }

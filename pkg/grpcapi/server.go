@@ -40,9 +40,29 @@ type Options struct {
 	// Ready reports whether the node takes SDK connections; until it does,
 	// clients are told to try another server. Nil: always.
 	Ready func() bool
-	// Redirect names the node that a client should move to while this one
-	// stops: host and main port. Nil or ok false: nobody is moved.
-	Redirect func(connectionID string) (host string, port int, ok bool)
+	// Redirect names the other nodes that are ready to take clients. Nil:
+	// there are no other nodes, and nobody is ever moved.
+	Redirect func() []Target
+
+	// Awake is called, with no lock held, before a connection is set up, a
+	// request changes something, or anything is removed. It returns when the
+	// node has handled that this process stood still, if it did; for that it
+	// calls HandleClosed. Nil: it never stands still.
+	Awake func()
+	// StalledLately reports whether this process stood still a moment ago
+	// (10 s: longer than DetectionAnswer). Nothing is concluded then from the
+	// silence of clients, and those that have gone come back. Nil: never.
+	StalledLately func() bool
+	// SomeoneSilent reports whether another node does not answer: the client
+	// of a lost connection may sit there. Nil: never.
+	SomeoneSilent func() bool
+	// MovingDone reports whether what was published at these addresses (ip:port)
+	// may be removed, whose client has lost its connection at that time and is
+	// expected elsewhere (design §6). It is asked each second and must not
+	// block. Nil: after MovingFor.
+	MovingDone func(since time.Time, addrs []string) bool
+	// MovingFor is what MovingDone stands for where it is nil.
+	MovingFor time.Duration
 
 	// IdleAfter is the silence after which a client is asked whether it
 	// lives, DetectionAnswer how long it may take to answer, IdleScan how
@@ -51,10 +71,6 @@ type Options struct {
 	// SendTimeout is how long a client may leave the server without credit to
 	// send, before its connection is closed.
 	SendTimeout time.Duration
-	// StallGrace is how long the publications of a connection stay that was
-	// lost while this process stood still, or just after: the client is alive
-	// and comes back (design §6).
-	StallGrace time.Duration
 	// SetupWait is how long a request may wait for the setup that it has
 	// overtaken (grpc-protocol §0 rule 15).
 	SetupWait time.Duration
@@ -90,7 +106,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		IdleAfter: 20 * time.Second, DetectionAnswer: 5 * time.Second, IdleScan: 3 * time.Second,
-		SendTimeout: time.Minute, StallGrace: 10 * time.Second, SetupWait: time.Second,
+		SendTimeout: time.Minute, MovingFor: 10 * time.Second, SetupWait: time.Second,
 		KeepaliveTime: 20 * time.Second, KeepaliveTimeout: 10 * time.Second, KeepaliveMin: 5 * time.Second,
 		ResetGrace: 2 * time.Second, SetupTimeout: 30 * time.Second, ReceiveTimeout: 15 * time.Second,
 		MaxRequestBytes: 10 << 20, MaxHeaderBytes: 64 << 10, MaxStreams: 1_000,
@@ -107,14 +123,17 @@ type Server struct {
 	metrics *metrics
 	start   time.Time // lastActive counts from here
 
+	alone      bool         // there are no other nodes
 	lastMillis atomic.Int64 // of the newest connection id
-	pulse      atomic.Int64 // nanoseconds since start, each second
-	stalled    atomic.Int64 // likewise, when a stall was last noticed; 0: never
 	admission  admission
 	draining   atomic.Bool
+	stopped    atomic.Bool  // nothing is withdrawn any more
+	asked      atomic.Int64 // clients to move
+	moved      atomic.Int64 // those of them that have gone
 
-	mu    sync.Mutex
-	conns map[*conn]struct{} // registered ones
+	mu     sync.Mutex
+	conns  map[*conn]struct{} // registered ones
+	moving []*departed        // the longest away first; at most MaxConnections
 
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -123,7 +142,9 @@ type Server struct {
 
 // New makes a server; Serve starts it.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, start: time.Now(), conns: map[*conn]struct{}{}}
+	s := &Server{alone: opts.Redirect == nil, start: time.Now(), conns: map[*conn]struct{}{}}
+	opts.complete()
+	s.opts = opts
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
@@ -172,7 +193,7 @@ func New(opts Options) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
 	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.idle"), s.idleLoop) })
-	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.pulse"), s.pulseLoop) })
+	s.wg.Go(func() { pprof.Do(ctx, pprof.Labels("loop", "grpc.moving"), s.movingLoop) })
 	return s
 }
 
@@ -184,22 +205,44 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Stop refuses new connections, moves clients to other nodes where Redirect
-// names one, and closes the rest. What a client publishes is not withdrawn
-// when its connection ends from now on: it goes because the node stops
-// (cases C05). Stop returns when all handlers have, at the latest when ctx
-// ends plus the time to close everything.
+// Stop drains, as long as ctx lasts, and then closes the connections that are
+// left. What their clients publish, and what those publish that have moved, is
+// not withdrawn any more: it goes because the node stops (cases C05). Stop
+// returns when all handlers have, at the latest when ctx ends plus the time to
+// close everything.
 func (s *Server) Stop(ctx context.Context) {
-	s.draining.Store(true)
-	s.moveAll(ctx)
+	_ = s.Drain(ctx, 0) // whoever cannot be moved goes with the node
+	s.stopped.Store(true)
 	s.stop()
 	s.wg.Wait()
 	s.grpc.Stop()
 	s.senders.Wait() // no new ones: all connections have ended
 }
 
-func (s *Server) ready() bool {
-	return !s.draining.Load() && (s.opts.Ready == nil || s.opts.Ready())
+func (s *Server) ready() bool { return !s.draining.Load() && s.opts.Ready() }
+
+// complete puts in what functions mean that are not given.
+func (o *Options) complete() {
+	never := func() bool { return false }
+	if o.Ready == nil {
+		o.Ready = func() bool { return true }
+	}
+	if o.Redirect == nil {
+		o.Redirect = func() []Target { return nil }
+	}
+	if o.Awake == nil {
+		o.Awake = func() {}
+	}
+	if o.StalledLately == nil {
+		o.StalledLately = never
+	}
+	if o.SomeoneSilent == nil {
+		o.SomeoneSilent = never
+	}
+	if o.MovingDone == nil {
+		movingFor := o.MovingFor
+		o.MovingDone = func(since time.Time, _ []string) bool { return time.Since(since) >= movingFor }
+	}
 }
 
 // clusterOnly are the types that only Nacos servers send, on another port
@@ -223,6 +266,9 @@ func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.P
 		s.metrics.request(p.Type, known, answer.Type == nacos.TypeErrorResponse, time.Since(began))
 	}()
 	c := connOf(ctx)
+	if h.changes {
+		s.opts.Awake()
+	}
 	switch {
 	case clusterOnly[p.Type]:
 		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeBadGateway, " invoke "+p.Type+" from sdk is forbidden")
@@ -301,6 +347,7 @@ func (s *Server) stream(stream grpc.ServerStream) (err error) {
 				s.log.Warn("connection setup cannot be decoded", zap.String("connection", c.id), zap.Error(err))
 				return status.Error(codes.InvalidArgument, err.Error())
 			}
+			s.opts.Awake()
 			if !s.ready() {
 				c.closeTransport()
 				return status.Error(codes.Unavailable, nacos.MsgStarting)
@@ -323,46 +370,19 @@ func (s *Server) stream(stream grpc.ServerStream) (err error) {
 	}
 }
 
-// pulseLoop notices that this process stood still.
-func (s *Server) pulseLoop(ctx context.Context) {
-	t := time.NewTicker(time.Second)
+// idleLoop asks silent clients whether they live, and drops those that do not
+// read.
+func (s *Server) idleLoop(ctx context.Context) {
+	t := time.NewTicker(s.opts.IdleScan)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			s.stalledLately()
-			s.pulse.Store(int64(time.Since(s.start)))
 		}
-	}
-}
-
-// stalledLately reports whether this process stood still within the last
-// StallGrace. It does not rely on pulseLoop having run since: after a stall
-// the ends of connections may be handled first.
-func (s *Server) stalledLately() bool {
-	now := time.Since(s.start)
-	if now-time.Duration(s.pulse.Load()) > time.Second+stall {
-		s.stalled.Store(int64(now))
-	}
-	at := time.Duration(s.stalled.Load())
-	return at != 0 && now-at < s.opts.StallGrace
-}
-
-// idleLoop asks silent clients whether they live, and drops those that do not
-// read.
-func (s *Server) idleLoop(ctx context.Context) {
-	t := time.NewTicker(s.opts.IdleScan)
-	defer t.Stop()
-	for last := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		stalled := time.Since(last) > s.opts.IdleScan+stall
-		last = time.Now()
+		s.opts.Awake()
+		stalled := s.opts.StalledLately()
 		for _, c := range s.registered() {
 			switch {
 			case c.stuck() >= s.opts.SendTimeout && !stalled:
@@ -389,44 +409,4 @@ func (s *Server) registered() []*conn {
 		all = append(all, c)
 	}
 	return all
-}
-
-// moveAll asks clients to move, in slices spread over half of the time there
-// is, and waits until they have gone or their grace is over.
-func (s *Server) moveAll(ctx context.Context) {
-	if s.opts.Redirect == nil {
-		return
-	}
-	all := s.registered()
-	if len(all) == 0 {
-		return
-	}
-	const slices = 20
-	spread := s.opts.ResetGrace
-	if deadline, ok := ctx.Deadline(); ok {
-		spread = max(0, (time.Until(deadline)-s.opts.ResetGrace)/2)
-	}
-	pause := time.NewTicker(max(spread/slices, time.Millisecond))
-	defer pause.Stop()
-	var moving []*conn
-	for i, c := range all {
-		if host, port, ok := s.opts.Redirect(c.id); ok {
-			c.reset(host, port)
-			moving = append(moving, c)
-		}
-		if (i+1)%(len(all)/slices+1) == 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-pause.C:
-			}
-		}
-	}
-	for _, c := range moving {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.closed:
-		}
-	}
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/pprof"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,11 +20,22 @@ import (
 type Registry interface {
 	Open(id string, kind registry.Kind) *registry.Client
 	Snapshot(registry.ServiceKey) *registry.Snapshot
+	Copy(key registry.ServiceKey, client string) (registry.Copy, bool)
 }
 
 // Options of Beats.
 type Options struct {
 	Registry Registry
+	// Life is the registry's own.
+	Life registry.Life
+	// Owner reports whether this node is to keep the client of that id, by
+	// its view of the cluster; other nodes may see it otherwise for a while.
+	// It must not block nor call Beats. Nil: there are no other nodes.
+	Owner func(client string) bool
+	// Awake is called, with no lock held, before anything is registered or
+	// removed. It returns when the node has handled that this process stood
+	// still, if it did; for that it calls Stalled. Nil: it never stands still.
+	Awake func()
 	// Interval is the time between two looks for what is overdue (semantics
 	// H7). What is overdue is found at most this much later.
 	Interval time.Duration
@@ -33,17 +44,17 @@ type Options struct {
 	// bring their own in their metadata, and an operator's override of that
 	// metadata comes first (semantics H9).
 	Timeout, DeleteAfter time.Duration
-	// Stall is how late the loop may be before the node itself counts as
-	// stalled.
-	Stall   time.Duration
-	Logger  *zap.Logger
-	Metrics prometheus.Registerer
+	// HandoverGrace is how long a node keeps its copy of a client beside the
+	// newer one of the node that the client's beats go to now (design §6).
+	HandoverGrace time.Duration
+	Logger        *zap.Logger
+	Metrics       prometheus.Registerer
 }
 
 // DefaultOptions has the times of Nacos and of design §6. Registry, Logger and
 // Metrics are the caller's.
 func DefaultOptions() Options {
-	return Options{Interval: 5 * time.Second, Timeout: 15 * time.Second, DeleteAfter: 30 * time.Second, Stall: 2 * time.Second}
+	return Options{Interval: 5 * time.Second, Timeout: 15 * time.Second, DeleteAfter: 30 * time.Second, HandoverGrace: 10 * time.Second}
 }
 
 // Validate names every field that makes no sense.
@@ -52,7 +63,7 @@ func (o *Options) Validate() error {
 	for _, d := range []struct {
 		field string
 		is    time.Duration
-	}{{"Interval", o.Interval}, {"Timeout", o.Timeout}, {"Stall", o.Stall}} {
+	}{{"Interval", o.Interval}, {"Timeout", o.Timeout}, {"HandoverGrace", o.HandoverGrace}} {
 		if d.is <= 0 {
 			errs = append(errs, fmt.Errorf("%s: %v is not positive", d.field, d.is))
 		}
@@ -71,13 +82,9 @@ func (o *Options) Validate() error {
 // (http-api §10). Its methods may be called from any goroutine.
 type Beats struct {
 	opts    Options
-	tick    time.Duration // of the loop
+	alone   bool // there are no other nodes
 	metrics *metrics
-
-	// Owned by the loop.
-	due     time.Time // when it is to wake up
-	sweepAt time.Time
-	floor   time.Time // deadlines do not start before: the end of the last stall
+	floor   atomic.Pointer[time.Time] // deadlines do not start before: the end of the last stall
 
 	mu      sync.RWMutex
 	clients map[address]*client
@@ -114,15 +121,22 @@ type lease struct {
 	instance *registry.Instance // as registered
 	healthy  bool               // as the registry was told
 	beat     time.Time          // the last one; registering counts as one
+	since    registry.Stamp     // registration clock; 0: not known
+	newer    time.Time          // when another node's newer copy was first seen; zero: there is none
 }
 
 // NewBeats makes Beats without clients. Nothing is overdue before Start.
 // Options are to be valid.
 func NewBeats(opts Options) *Beats {
-	b := &Beats{opts: opts, clients: map[address]*client{}}
-	// The loop wakes up more often than it looks for what is overdue: it
-	// cannot notice a stall that fits between two wake-ups.
-	b.tick = max(min(opts.Interval, opts.Stall/2), time.Millisecond)
+	if opts.Awake == nil {
+		opts.Awake = func() {}
+	}
+	alone := opts.Owner == nil
+	if alone {
+		opts.Owner = func(string) bool { return true }
+	}
+	b := &Beats{opts: opts, alone: alone, clients: map[address]*client{}}
+	b.floor.Store(new(time.Time))
 	b.metrics = newMetrics(opts.Metrics, b)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	return b
@@ -142,6 +156,14 @@ func (b *Beats) Stop() {
 	b.wg.Wait()
 }
 
+// Stalled tells that this process stood still until now: beats may lie unread
+// in the sockets, and every deadline starts anew. It does not block.
+func (b *Beats) Stalled() {
+	now := time.Now()
+	b.floor.Store(&now)
+	b.metrics.stalls.Inc()
+}
+
 // Clients counts the HTTP clients.
 func (b *Beats) Clients() int {
 	b.mu.RLock()
@@ -152,57 +174,187 @@ func (b *Beats) Clients() int {
 // Register publishes the instance as the one of its ip:port in the service: an
 // instance in another cluster is replaced.
 func (b *Beats) Register(key registry.ServiceKey, inst *registry.Instance) error {
+	b.opts.Awake()
 	c := b.lock(address{inst.IP, inst.Port}, true)
 	defer b.unlock(c)
 	if err := c.registry.Register(key, []*registry.Instance{inst}, false); err != nil {
 		return fmt.Errorf("registering %s in %v: %w", c.registry.ID(), key, err)
 	}
-	c.leases[key] = &lease{instance: inst, healthy: inst.Healthy, beat: time.Now()}
+	c.leases[key] = &lease{instance: inst, healthy: inst.Healthy, beat: time.Now(), since: b.sinceOf(c, key, inst)}
 	return nil
 }
 
-// Deregister withdraws the instance of ip:port from the service, whatever its
-// cluster, and reports whether an HTTP client had one there. Instances of
-// other clients with the same address stay (cases C14).
-func (b *Beats) Deregister(key registry.ServiceKey, ip string, port int) (found bool) {
-	c := b.lock(address{ip, port}, false)
+// sinceOf is the registration clock of what the client has just registered.
+func (b *Beats) sinceOf(c *client, key registry.ServiceKey, inst *registry.Instance) registry.Stamp {
+	shown, ok := b.opts.Registry.Snapshot(key).Get(inst.InstanceKey)
+	if !ok || !b.own(c, shown) {
+		return 0
+	}
+	return shown.Since
+}
+
+// own reports whether what is shown is what the client registered here.
+func (b *Beats) own(c *client, shown *registry.Shown) bool {
+	return shown.Client == c.registry.ID() && shown.Life == b.opts.Life
+}
+
+// Deregister withdraws the instance of an address from the service, whatever
+// its cluster, and reports whether an HTTP client had one there, at this node
+// or another: then it is hidden everywhere until it is registered again.
+// Instances of other kinds of clients with the same address stay (cases C14).
+func (b *Beats) Deregister(key registry.ServiceKey, which registry.InstanceKey) (found bool) {
+	b.opts.Awake()
+	cp, copied := b.opts.Registry.Copy(key, nacos.BeatClientID(which.IP, which.Port))
+	if copied = copied && len(cp.Instances) > 0; copied {
+		which = cp.Instances[0].InstanceKey
+	}
+	c := b.lock(address{which.IP, which.Port}, copied || !b.alone)
 	if c == nil {
 		return false
 	}
 	defer b.unlock(c)
-	l := c.leases[key]
-	if l == nil {
+	switch l := c.leases[key]; {
+	case l != nil:
+		c.registry.Deregister(key, l.instance.InstanceKey)
+		delete(c.leases, key)
+	case !b.alone: // this node may not have heard of it yet
+		c.registry.Deregister(key, which)
+		return copied
+	default:
 		return false
 	}
-	c.registry.Deregister(key, l.instance.InstanceKey)
-	delete(c.leases, key)
 	return true
 }
 
 // Beat renews the lease of ip:port in the service and returns the instance as
-// it was registered; an unhealthy one is healthy at once. known is false when
-// no HTTP client has registered it here.
+// it was registered; an unhealthy one is healthy at once. If it is another
+// node that has the lease, it is taken over. known is false when no HTTP
+// client has registered the instance, or when it is not shown any more and
+// this node has no lease: then only the client can say that it is still meant.
 func (b *Beats) Beat(key registry.ServiceKey, ip string, port int) (inst *registry.Instance, known bool) {
-	c := b.lock(address{ip, port}, false)
+	b.opts.Awake()
+	at := address{ip, port}
+	c := b.lock(at, false)
 	if c == nil {
-		b.metrics.unknown.Inc()
-		return nil, false
+		if _, copied := b.opts.Registry.Copy(key, nacos.BeatClientID(ip, port)); !copied {
+			b.metrics.unknown.Inc()
+			return nil, false
+		}
+		c = b.lock(at, true)
 	}
 	defer b.unlock(c)
 	l := c.leases[key]
+	v, newest := b.look(c, key, l)
+	again, since := v.restamp()
+	switch {
+	case again && (l != nil || since != 0):
+		taken, err := b.adopt(c, key, newest, since)
+		if err != nil {
+			b.opts.Logger.Warn("a beat cannot register its instance", zap.Stringer("service", key), zap.String("client", c.registry.ID()), zap.Error(err))
+			break
+		}
+		if l == nil {
+			b.metrics.adopted.Inc()
+		} else {
+			b.metrics.restamped.Inc()
+		}
+		l = taken
+	case l == nil:
+	case l.healthy:
+		b.metrics.renewed.Inc()
+	default:
+		l.healthy = true
+		c.registry.SetHealthy(key, true, registry.CauseBeatResumed)
+		b.metrics.resumed.Inc()
+	}
 	if l == nil {
 		b.metrics.unknown.Inc()
 		return nil, false
 	}
 	l.beat = time.Now()
-	if l.healthy {
-		b.metrics.renewed.Inc()
-	} else {
-		l.healthy = true
-		c.registry.SetHealthy(key, true, registry.CauseBeatResumed)
-		b.metrics.resumed.Inc()
-	}
 	return l.instance, true
+}
+
+// A view is what a beat finds in the registry under its instance.
+type view struct {
+	owner  bool           // by its view of the cluster, this node is to keep the client
+	lease  bool           // it does
+	mine   registry.Stamp // with this registration clock; 0: not known
+	copied bool           // the client is registered at another node as well
+	copy   registry.Stamp // then, the newest registration clock there
+
+	shown  bool           // something is
+	own    bool           // it is this node's copy of the client
+	theirs bool           // it is another client's, of another kind
+	living bool           // whose node is there
+	since  registry.Stamp // with this registration clock
+}
+
+// restamp decides whether a beat registers the instance anew, and with which
+// clock (0: now). It does if readers are not shown, as strictly the newest, a
+// copy of the client that takes beats: one step above the newest copy, so that
+// no removal of that hides it; now where nothing is shown (design §6).
+//
+// A client of another kind that is shown has registered later. It stays, and
+// the copy below it is kept as if it were shown.
+func (v view) restamp() (again bool, since registry.Stamp) {
+	switch {
+	case !v.shown:
+		return true, 0
+	case v.own, v.theirs && v.lease:
+		return v.owner && v.copied && v.mine != 0 && v.copy >= v.mine, v.copy + 1
+	case v.theirs:
+		return v.copied, v.copy + 1
+	case v.lease && v.living && !v.owner:
+		return false, 0
+	}
+	return true, max(v.since, v.copy) + 1
+}
+
+// look fills in a view, and finds the newest that the client has said about
+// the instance; nil is a copy that says nothing.
+func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newest *registry.Instance) {
+	cp, copied := b.opts.Registry.Copy(key, c.registry.ID())
+	if l != nil {
+		v.lease, v.mine, newest = true, l.since, l.instance
+	}
+	if copied && len(cp.Instances) > 0 {
+		v.copied, v.copy = true, cp.Since
+		if l == nil || l.since != 0 && cp.Since > l.since {
+			newest = cp.Instances[0].Instance
+		}
+	}
+	if newest == nil {
+		return v, nil
+	}
+	if shown, ok := b.opts.Registry.Snapshot(key).Get(newest.InstanceKey); ok {
+		v.shown, v.since, v.living = true, shown.Since, shown.State == registry.Living && !shown.Moving
+		v.theirs = shown.Client != c.registry.ID()
+		v.own = b.own(c, shown)
+	}
+	if v.copied || !v.own { // else it makes no difference
+		v.owner = b.opts.Owner(c.registry.ID())
+	}
+	return v, newest
+}
+
+// adopt registers the instance with a clock of our choice and starts a whole
+// new lease.
+func (b *Beats) adopt(c *client, key registry.ServiceKey, inst *registry.Instance, since registry.Stamp) (*lease, error) {
+	if !inst.Healthy { // it beats
+		healthy := *inst
+		healthy.Healthy = true
+		inst = &healthy
+	}
+	if err := c.registry.Adopt(key, inst, since); err != nil {
+		return nil, err
+	}
+	l := &lease{instance: inst, healthy: true, since: since}
+	if since == 0 {
+		l.since = b.sinceOf(c, key, inst)
+	}
+	c.leases[key] = l
+	return l, nil
 }
 
 // lock returns the client of an address, locked; nil if there is none and none
@@ -231,8 +383,7 @@ func (b *Beats) create(at address) *client {
 	defer b.mu.Unlock()
 	c := b.clients[at]
 	if c == nil {
-		id := at.ip + ":" + strconv.Itoa(at.port) + "#true" // as Nacos names it
-		c = &client{at: at, registry: b.opts.Registry.Open(id, registry.Beat), leases: map[registry.ServiceKey]*lease{}}
+		c = &client{at: at, registry: b.opts.Registry.Open(nacos.BeatClientID(at.ip, at.port), registry.Beat), leases: map[registry.ServiceKey]*lease{}}
 		b.clients[at] = c
 	}
 	return c
@@ -251,39 +402,20 @@ func (b *Beats) unlock(c *client) {
 }
 
 func (b *Beats) loop(ctx context.Context) {
-	now := time.Now()
-	b.due, b.sweepAt = now.Add(b.tick), now.Add(b.opts.Interval)
-	timer := time.NewTimer(b.tick)
-	defer timer.Stop()
+	t := time.NewTicker(b.opts.Interval)
+	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-t.C:
+			b.sweep(ctx, time.Now())
 		}
-		b.step(ctx, time.Now())
-		timer.Reset(time.Until(b.due))
 	}
 }
 
-// step is one turn of the loop. Everything in it is decided as of now, which
-// was read by a loop that is not late; a stall in the middle of it leads to no
-// other decision.
-func (b *Beats) step(ctx context.Context, now time.Time) {
-	if late := now.Sub(b.due); late > b.opts.Stall {
-		b.floor = now
-		b.metrics.stalls.Inc()
-		b.opts.Logger.Warn("this node was stalled; the deadlines of all beats start anew", zap.Duration("late", late))
-	}
-	// From before the sweep: one that takes too long is a stall as well.
-	b.due = now.Add(b.tick)
-	if now.Before(b.sweepAt) {
-		return
-	}
-	b.sweepAt = now.Add(b.opts.Interval)
-	b.sweep(ctx, now)
-}
-
+// sweep decides everything as of now. A stall in the middle of it leads to no
+// other decision but those that it has not come to: Awake comes before each.
 func (b *Beats) sweep(ctx context.Context, now time.Time) {
 	b.mu.RLock()
 	clients := make([]*client, 0, len(b.clients))
@@ -291,7 +423,7 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 		clients = append(clients, c)
 	}
 	b.mu.RUnlock()
-	var unhealthy, removed int
+	var unhealthy, removed, handedOver int
 	var some []string // for the log
 	name := func(c *client, key registry.ServiceKey) {
 		if len(some) < 5 {
@@ -302,17 +434,24 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 		if ctx.Err() != nil {
 			return
 		}
+		b.opts.Awake()
+		owner := b.opts.Owner(c.registry.ID())
+		floor := *b.floor.Load()
 		c.mu.Lock()
 		if c.gone {
 			c.mu.Unlock()
 			continue
 		}
 		for key, l := range c.leases {
-			since := l.beat
-			if b.floor.After(since) {
-				since = b.floor
+			if b.elsewhere(c, key, l, owner, now) {
+				if now.Sub(later(l.newer, floor)) >= b.opts.HandoverGrace {
+					c.registry.Remove(key, registry.CauseReplaced)
+					delete(c.leases, key)
+					handedOver++
+				}
+				continue // its beats go there
 			}
-			switch b.judge(now.Sub(since), b.metadata(c, key, l)) {
+			switch b.judge(now.Sub(later(l.beat, floor)), b.metadata(c, key, l)) {
 			case expired:
 				c.registry.Remove(key, registry.CauseBeatTimeout)
 				delete(c.leases, key)
@@ -331,9 +470,32 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 	}
 	b.metrics.unhealthy.Add(float64(unhealthy))
 	b.metrics.removed.Add(float64(removed))
+	b.metrics.handedOver.Add(float64(handedOver))
 	if unhealthy+removed > 0 {
 		b.opts.Logger.Info("instances without beats", zap.Int("unhealthy", unhealthy), zap.Int("removed", removed), zap.Strings("some", some))
 	}
+}
+
+// elsewhere reports whether another node that is there has a newer copy of the
+// client and is to keep it, and remembers since when.
+func (b *Beats) elsewhere(c *client, key registry.ServiceKey, l *lease, owner bool, now time.Time) bool {
+	if !owner {
+		if cp, ok := b.opts.Registry.Copy(key, c.registry.ID()); ok && cp.Living && l.since != 0 && cp.Since > l.since {
+			if l.newer.IsZero() {
+				l.newer = now
+			}
+			return true
+		}
+	}
+	l.newer = time.Time{}
+	return false
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // metadata is that of the instance as readers see it, with an operator's

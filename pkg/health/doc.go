@@ -5,12 +5,19 @@
 // a while becomes unhealthy, later it goes.
 //
 // Invariant: a deadline counts only time in which this node could have heard
-// a beat. When the loop finds that it was stalled itself (a stopped process, a
-// paused machine, no CPU), every deadline starts anew, so that a node that
-// slept does not expel everybody on waking up (semantics W25, T20).
+// a beat. When this process stood still (it was stopped, its machine paused,
+// there was no CPU), every deadline starts anew, so that a node that slept
+// does not expel everybody on waking up (semantics W25, T20).
 //
-// A beat takes two map look-ups and a time; it is not replicated, pushed or
+// In a cluster each client is kept by one node, to which the others send its
+// beats; which one changes with the members. A node that gets a beat of a
+// client that it does not have takes the client over with a registration clock
+// one step above the newest it has seen; the old one removes its copy a while
+// after it has seen the new one. So there is always a copy, and no removal
+// hides the newest.
+//
+// A beat takes some map look-ups and a time; it is not replicated, pushed or
 // noted anywhere else.
 //
-// Start reading at [Beats.Beat], then Beats.step.
+// Start reading at [Beats.Beat], then view.restamp and Beats.sweep.
 package health

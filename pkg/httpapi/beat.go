@@ -13,7 +13,7 @@ import (
 //
 // Service, group and namespace come from the request, never from the body
 // (cases C07). Cluster does not take part in finding the instance.
-func (s *Server) beat(w http.ResponseWriter, _ *http.Request, p params) error {
+func (s *Server) beat(w http.ResponseWriter, r *http.Request, p params) error {
 	key, err := p.service()
 	if err != nil {
 		return err
@@ -43,6 +43,10 @@ func (s *Server) beat(w http.ResponseWriter, _ *http.Request, p params) error {
 			return errMissing("ip")
 		}
 	}
+	return s.atOwner(w, r, p, at.IP, at.Port, func() error { return s.takeBeat(w, key, at, full) })
+}
+
+func (s *Server) takeBeat(w http.ResponseWriter, key registry.ServiceKey, at registry.InstanceKey, full *nacos.Beat) error {
 	code := nacos.CodeBeatOK
 	inst, known := s.opts.Beats.Beat(key, at.IP, at.Port)
 	switch {
@@ -50,6 +54,7 @@ func (s *Server) beat(w http.ResponseWriter, _ *http.Request, p params) error {
 	case full == nil:
 		code = nacos.CodeBeatUnknown
 	default:
+		var err error
 		inst, err = publishable(&nacos.Instance{IP: at.IP, Port: at.Port, ClusterName: at.Cluster, Weight: full.Weight,
 			Healthy: true, Enabled: true, Metadata: full.Metadata}, key)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -100,7 +101,44 @@ func errNotReady(reason string) error {
 	return &apiError{status: http.StatusServiceUnavailable, shape: bare, text: "server is DOWN now, detailed error message: " + reason}
 }
 
+// errNative is a request of the native API that makes no sense.
+func errNative(message, hint string) error {
+	return &apiError{status: http.StatusBadRequest, shape: native, text: api.CodeBadRequest + ": " + message, hint: hint}
+}
+
+func errNoNative(r *http.Request) error {
+	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": the native API has no " + clip(r.URL.EscapedPath()),
+		hint: "this release has /members, /cluster, /self-preservation/end, /hashes, /history and /drain below " + api.Path}
+}
+
+func errNativeMethod(r *http.Request, allowed string) error {
+	return &apiError{status: http.StatusMethodNotAllowed, shape: native, text: api.CodeMethod + ": " + clip(r.Method) + " is not for " + clip(r.URL.EscapedPath()),
+		hint: "use " + allowed}
+}
+
+func errNativeTooLarge(maxBytes int64) error {
+	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the body is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
+		hint: "the requests of this API take less than 100"}
+}
+
+// errUnreachable: the client is kept by another node. Whether that has carried
+// out the request is not known.
+func errUnreachable(node string) error {
+	return &apiError{status: http.StatusServiceUnavailable, text: "the node that keeps this HTTP client cannot be reached at the moment, try again: " + node}
+}
+
 var (
+	errCrossSite = &apiError{status: http.StatusForbidden, shape: native, text: api.CodeForbidden + ": a browser sent this from another site",
+		hint: "use the command line, or a page of this server"}
+	errContentType = &apiError{status: http.StatusUnsupportedMediaType, shape: native, text: api.CodeContentType + ": the body must be application/json",
+		hint: "send Content-Type: application/json"}
+	errNotInNode = &apiError{status: http.StatusNotImplemented, shape: native, text: api.CodeNotOffered + ": this node does not offer this",
+		hint: "ask a node of a release that has it"}
+	errNativeInternal = &apiError{status: http.StatusInternalServerError, shape: native, text: api.CodeInternal + ": something went wrong in the server",
+		hint: "its log has the reason"}
+	errNativeTimeout = &apiError{status: http.StatusGatewayTimeout, shape: native, text: api.CodeTimeout + ": another node did not answer in time",
+		hint: "starling members tells which nodes are there"}
+
 	errNoMatch    = &apiError{status: http.StatusNotFound, text: "no matched ip found!"}
 	errPersistent = &apiError{status: http.StatusBadRequest, text: "persistent instances (ephemeral=false) are not supported by this server yet"}
 	errNoGroup    = errName("groupName can't be empty")

@@ -21,10 +21,12 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request, p params) erro
 	if !p.flag(true, "ephemeral") {
 		return errPersistent
 	}
-	if err := s.opts.Beats.Register(key, inst); err != nil {
-		return err
-	}
-	return writeOK(w, r)
+	return s.atOwner(w, r, p, inst.IP, inst.Port, func() error {
+		if err := s.opts.Beats.Register(key, inst); err != nil {
+			return err
+		}
+		return writeOK(w, r)
+	})
 }
 
 // published reads a whole instance, with the defaults of http-api §5.1.
@@ -121,11 +123,16 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request, p params) er
 	if err != nil {
 		return err
 	}
-	ephemeral := p.flag(true, "ephemeral")
-	if !ephemeral || !s.opts.Beats.Deregister(key, at.IP, at.Port) {
-		s.explain(key, at, ephemeral)
+	if !p.flag(true, "ephemeral") {
+		s.explain(key, at, false)
+		return writeOK(w, r)
 	}
-	return writeOK(w, r)
+	return s.atOwner(w, r, p, at.IP, at.Port, func() error {
+		if !s.opts.Beats.Deregister(key, at) {
+			s.explain(key, at, true)
+		}
+		return writeOK(w, r)
+	})
 }
 
 // explain logs why an instance that is there did not go.

@@ -13,6 +13,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	panics   prometheus.Counter
+
+	forwarded, tookOver, unreachable prometheus.Counter
 }
 
 type routeMetrics struct {
@@ -31,7 +33,9 @@ func newMetrics(reg prometheus.Registerer, ready func() (bool, string)) *metrics
 		}
 		return 0
 	})
+	forwards := f.NewCounterVec(opts("forwarded_requests_total", "Writes of HTTP clients that another node keeps: answered by it, carried out here because it went meanwhile, or refused because it could not be reached."), []string{"result"})
 	return &metrics{
+		forwarded: forwards.WithLabelValues("answered"), tookOver: forwards.WithLabelValues("here"), unreachable: forwards.WithLabelValues("unreachable"),
 		requests: f.NewCounterVec(opts("requests_total", "HTTP requests by route and class of the status."), []string{"route", "class"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Namespace: "starling", Subsystem: "http", Name: "request_seconds",
 			Help: "Time to answer an HTTP request.", Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .1, .5, 1, 5}}, []string{"route"}),

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
@@ -28,7 +29,7 @@ type Registry interface {
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.
 type Beats interface {
 	Register(registry.ServiceKey, *registry.Instance) error
-	Deregister(key registry.ServiceKey, ip string, port int) (found bool)
+	Deregister(registry.ServiceKey, registry.InstanceKey) (found bool)
 	Beat(key registry.ServiceKey, ip string, port int) (inst *registry.Instance, known bool)
 }
 
@@ -39,8 +40,17 @@ type Options struct {
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
+	// Awake is called, with no lock held, before a request is accepted. It
+	// returns when the node has handled that this process stood still, if it
+	// did: then Ready may say something else. Nil: it never stands still.
+	Awake func()
+	// Router sends what HTTP clients write to the node that keeps them. Nil:
+	// there are no other nodes.
+	Router *Router
 	// Counts feeds operator/metrics. Nil: zeros.
 	Counts func() Counts
+	// Native is what the native API tells and does.
+	Native Native
 	// ContextPath is where the Nacos API is; "" or a path without a slash at
 	// its end.
 	ContextPath string
@@ -79,6 +89,8 @@ type Server struct {
 	metrics *metrics
 	mux     *http.ServeMux
 	other   http.Handler
+
+	crossOrigin *http.CrossOriginProtection
 }
 
 // A handler writes a success, or returns an error and has written nothing. An
@@ -88,7 +100,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux()}
+	s := &Server{opts: opts, mux: http.NewServeMux(), crossOrigin: http.NewCrossOriginProtection()}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
@@ -124,6 +136,7 @@ func New(opts Options) *Server {
 		route(opts.ContextPath+path, func(_ http.ResponseWriter, r *http.Request) error { return errNotOffered(r) })
 	}
 
+	s.nativeRoutes(route)
 	route("GET /metrics", s.metricsHandler())
 	route("GET /livez", s.livez)
 	route("GET /readyz", s.readyz)
@@ -179,7 +192,10 @@ func isClean(p string) bool {
 // api puts before a handler what all of the Nacos API have in common.
 func (s *Server) api(h func(http.ResponseWriter, *http.Request, params) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		if ready, reason := s.ready(); !ready {
+		if s.opts.Awake != nil {
+			s.opts.Awake()
+		}
+		if ready, reason := s.ready(); !ready && !isForwarded(r) {
 			return errNotReady(reason)
 		}
 		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
@@ -219,7 +235,7 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 			s.log.Error("handler panicked", zap.String("route", route), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			begun := rec.status != 0
 			if !begun {
-				errInternal.write(rec, r)
+				internal(r).write(rec, r)
 			}
 			m.observe(http.StatusInternalServerError, time.Since(start))
 			if begun {
@@ -233,10 +249,18 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 		e, ok := errors.AsType[*apiError](err)
 		if !ok {
 			s.log.Error("request failed", zap.String("route", route), zap.Error(err))
-			e = errInternal
+			e = internal(r)
 		}
 		e.write(rec, r)
 	})
+}
+
+// internal is the error that tells no more than that it is ours.
+func internal(r *http.Request) *apiError {
+	if strings.HasPrefix(r.URL.Path, api.Path+"/") {
+		return errNativeInternal
+	}
+	return errInternal
 }
 
 // A recorder remembers the status of an answer.

@@ -22,6 +22,10 @@ const (
 	CacheMillis         = 10000
 )
 
+// BeatClientID is the id of the client that an HTTP client counts as: all that
+// is registered under its address over HTTP, in all services and namespaces.
+func BeatClientID(ip string, port int) string { return ip + ":" + strconv.Itoa(port) + "#true" }
+
 // A ServiceInfo is one service as one reader gets it (grpc-protocol §3.3). The
 // bulk of it, made by [EncodeHosts], is shared between readers; the rest is
 // written per message.

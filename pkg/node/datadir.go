@@ -1,10 +1,12 @@
 package node
 
 import (
+	"bufio"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -158,8 +160,6 @@ func (d *DataDir) ClusterID() (string, error) {
 
 // SaveClusterID keeps the id for all later starts.
 func (d *DataDir) SaveClusterID(id string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	return d.write("cluster-id", id)
 }
 
@@ -175,32 +175,27 @@ func (d *DataDir) Members() []string {
 
 // SaveMembers replaces them.
 func (d *DataDir) SaveMembers(addrs []string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	return d.write("members", strings.Join(addrs, "\n"))
 }
 
-// Snapshot reads the registry's snapshot; nil: there is none.
-func (d *DataDir) Snapshot() ([]byte, error) {
-	b, err := d.root.ReadFile("registry.snapshot")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
+// OpenSnapshot opens the registry's snapshot. The error is fs.ErrNotExist if
+// there is none.
+func (d *DataDir) OpenSnapshot() (io.ReadCloser, error) {
+	f, err := d.root.Open("registry.snapshot")
+	if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", d.path, err)
 	}
-	return b, nil
+	return f, nil
 }
 
-// SaveSnapshot replaces it.
-func (d *DataDir) SaveSnapshot(b []byte) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.writeBytes("registry.snapshot", b)
+// SaveSnapshot replaces it by what write writes, or not at all.
+func (d *DataDir) SaveSnapshot(write func(io.Writer) error) error {
+	return d.replace("registry.snapshot", write)
 }
 
 // Close gives the directory back.
 func (d *DataDir) Close() error {
-	d.mu.Lock() // not in the middle of a write
+	d.mu.Lock() // not in the middle of a SaveClock
 	defer d.mu.Unlock()
 	err := d.root.Close()
 	if d.lock != nil {
@@ -235,17 +230,21 @@ func (d *DataDir) readNumber(name, remedy string) (uint64, error) {
 
 // write replaces a file as a whole and returns when it is on disk.
 func (d *DataDir) write(name, content string) error {
-	return d.writeBytes(name, []byte(content+"\n"))
+	return d.replace(name, func(w io.Writer) error {
+		_, err := io.WriteString(w, content+"\n")
+		return err
+	})
 }
 
-func (d *DataDir) writeBytes(name string, content []byte) error {
+func (d *DataDir) replace(name string, write func(io.Writer) error) error {
 	err := func() error {
-		tmp := name + ".tmp" // one name, since the lock makes us the only writer
+		tmp := name + ".tmp" // one name: the lock makes this process the only writer, and each file has one in it
 		f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = f.Write(content)
+		buffered := bufio.NewWriter(f)
+		err = errors.Join(write(buffered), buffered.Flush())
 		// Without it a power cut may leave the new name with no content.
 		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 			return err

@@ -110,13 +110,25 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	engine.Start()
 	n.later("push", func(context.Context) error { engine.Stop(); return nil })
 
+	// Who is about to act on what has become of clients looks first whether
+	// this process stood still. The servers do not run yet; they are there
+	// before anybody asks.
+	var beats *health.Beats
+	var sdks *grpcapi.Server
+	pulse := newPulse(nil, func(d time.Duration) {
+		closed := sdks.HandleClosed()
+		beats.Stalled()
+		log.Warn("this process stood still; what is overdue counts from now", zap.Duration("for", d), zap.Int("closedConnections", closed))
+	})
+
 	ho := health.DefaultOptions()
 	ho.Registry, ho.Interval, ho.Timeout, ho.DeleteAfter = reg, opts.BeatCheck, opts.BeatTimeout, opts.BeatDelete
+	ho.Awake = pulse.awake
 	ho.Logger, ho.Metrics = log.Named("health"), metrics
 	if err := ho.Validate(); err != nil {
 		return nil, err
 	}
-	beats := health.NewBeats(ho)
+	beats = health.NewBeats(ho)
 
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
@@ -148,8 +160,9 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
-	gs.SendTimeout, gs.SetupTimeout, gs.StallGrace = opts.PushAckTimeout, opts.SetupTimeout, opts.MovingFor
+	gs.SendTimeout, gs.SetupTimeout, gs.MovingFor = opts.PushAckTimeout, opts.SetupTimeout, opts.MovingFor
 	gs.ReceiveTimeout = opts.ReceiveTimeout
+	gs.Awake, gs.StalledLately = pulse.awake, func() bool { return pulse.stalledWithin(opts.MovingFor) }
 	gs.MaxHeaderBytes, gs.MaxStreams = opts.MaxHeaderBytes, opts.MaxStreamsPerConnection
 	gs.MaxConnections, gs.MaxPerAddress = opts.MaxConnections, opts.MaxConnectionsPerAddress
 	gs.MaxSetupRate, gs.MaxSetupRatePerAddress = opts.MaxSetupRate, opts.MaxSetupRatePerAddress
@@ -157,9 +170,11 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.KeepaliveTime, gs.KeepaliveTimeout, gs.KeepaliveMin = opts.KeepaliveTime, opts.KeepaliveTimeout, opts.KeepaliveMin
 	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
 	gs.Logger, gs.Metrics = log.Named("grpc"), metrics
-	sdks := grpcapi.New(gs)
+	sdks = grpcapi.New(gs)
+	wg.Go(func() { pprof.Do(loops, pprof.Labels("loop", "node.pulse"), pulse.run) })
 
 	hs := httpapi.DefaultOptions()
+	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = func() (bool, string) {
 		if serving.Load() {

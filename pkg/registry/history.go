@@ -24,12 +24,22 @@ const (
 	CauseBeatTimeout    Cause = "beat timeout" // removed
 	CauseOperator       Cause = "operator"
 	CauseOverrideEnded  Cause = "operator's override ended"
+	CauseMoving         Cause = "moving"           // its client is expected elsewhere; nothing visible
+	CauseAdopted        Cause = "orphan adopted"   // somebody living stands behind it again; nothing visible
+	CauseOrphaned       Cause = "node gone"        // it showed what was removed elsewhere meanwhile
+	CauseOrphanExpired  Cause = "orphan expired"   // its node did not come back, nor its client
+	CauseProbeFailed    Cause = "probe failed"     // an orphan whose address did not answer
+	CauseReturned       Cause = "returned"         // its node came back
+	CauseHideEnded      Cause = "no longer hidden" // what hid it is too old
 )
 
-// An Event is one visible change of one instance of a service. Nil Before:
-// the instance came; nil After: it went.
+// An Event is one change of one instance of a service. Nil Before: the
+// instance came; nil After: it went. Of those that only say who stands behind
+// it (CauseMoving, CauseAdopted) both are the same: there was nothing to see.
 type Event struct {
-	At            Stamp
+	At            Stamp // on this node
+	Origin        Life  // who wrote it
+	Clock         Stamp // and when; with Key this identifies the change in the cluster
 	Cause         Cause
 	Client        string // whose claim came, changed or went
 	Key           InstanceKey
@@ -53,6 +63,7 @@ func DefaultHistoryLimits() HistoryLimits {
 // events than it has instances, and as structs with pointers they were what
 // the garbage collector spent nearly all of its time on.
 type history struct {
+	own  *life  // of the node: who wrote most of it
 	log  []byte // records, the oldest at head; each begins with its length
 	head int
 	n    int
@@ -69,6 +80,14 @@ func (h *history) add(e *Event) {
 	start := len(h.log)
 	b := append(h.log, make([]byte, lengthBytes)...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(e.At))
+	if h.own != nil && e.Origin == h.own.Life && e.Clock == e.At {
+		b = append(b, 0) // our own
+	} else {
+		b = append(b, 1)
+		b = appendText(b, e.Origin.Node)
+		b = binary.LittleEndian.AppendUint64(b, e.Origin.Epoch)
+		b = binary.LittleEndian.AppendUint64(b, uint64(e.Clock))
+	}
 	b = appendText(b, string(e.Cause))
 	b = appendText(b, e.Client)
 	b = appendText(b, e.Key.IP)
@@ -128,7 +147,14 @@ func (h *history) events() []Event {
 	for i := range events {
 		e := &events[i]
 		r = r[lengthBytes:]
-		e.At, e.Cause, e.Client = Stamp(r.fixed()), Cause(r.text()), r.text()
+		e.At = Stamp(r.fixed())
+		if r.flags() == 0 {
+			e.Origin, e.Clock = h.own.Life, e.At
+		} else {
+			e.Origin = Life{r.text(), r.fixed()}
+			e.Clock = Stamp(r.fixed())
+		}
+		e.Cause, e.Client = Cause(r.text()), r.text()
 		e.Key = InstanceKey{IP: r.text(), Port: int(r.varint()), Cluster: r.text()}
 		e.Before, e.After = r.instance(e.Key), r.instance(e.Key)
 	}
@@ -169,9 +195,14 @@ func (r *recordReader) text() string {
 	return s
 }
 
-func (r *recordReader) instance(key InstanceKey) *Instance {
-	flags := (*r)[0]
+func (r *recordReader) flags() byte {
+	b := (*r)[0]
 	*r = (*r)[1:]
+	return b
+}
+
+func (r *recordReader) instance(key InstanceKey) *Instance {
+	flags := r.flags()
 	if flags == 0 {
 		return nil
 	}

@@ -1,6 +1,10 @@
 package registry
 
-import "strconv"
+import (
+	"cmp"
+	"strconv"
+	"strings"
+)
 
 // A Life is one run of one node: what a node owns is stamped with it (design
 // §3). Node is the id of the node, Epoch grows with each of its starts.
@@ -12,6 +16,10 @@ type Life struct {
 // String is for logs and people: the id cut short.
 func (l Life) String() string {
 	return l.Node[:min(8, len(l.Node))] + "/" + strconv.FormatUint(l.Epoch, 10)
+}
+
+func (l Life) compare(o Life) int {
+	return cmp.Or(strings.Compare(l.Node, o.Node), cmp.Compare(l.Epoch, o.Epoch))
 }
 
 // A LifeState is all that the registry knows of the failure of a node (design
@@ -57,6 +65,7 @@ type Record struct {
 	Gone      bool
 	Batch     bool
 	Moving    bool // its connection is gone, its client is expected elsewhere
+	Redo      int  // seconds the client may take to register again; 0: the usual time
 	Instances []Published
 	// Hides are of instances that the key has named and no longer does, and of
 	// those that its client withdrew without having registered them here.

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"errors"
 	"hash/maphash"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 // Options of a registry.
 type Options struct {
+	Life    Life // the own one, of which Open makes clients
 	Clock   *Clock
 	History HistoryLimits
 	// EmptyServiceAge is how long (milliseconds) a service without a
@@ -28,6 +30,16 @@ type Options struct {
 	// service appears and when the last one goes, and when a service is
 	// described; Present says what holds then.
 	Presence func(ServiceKey)
+	// Wrote is called in the same way after each change of what an own client
+	// publishes, of its hides or its moving mark, whether or not it is
+	// visible; Take returns what is to be told to other nodes. May be nil:
+	// then there are none.
+	Wrote func(RecordKey)
+	// HideAge is how long (milliseconds) hides and probe results are
+	// remembered after they were made; 0: 10 minutes.
+	HideAge int64
+	// MaxHides bounds their number; beyond it the oldest go. 0: 200,000.
+	MaxHides int
 }
 
 // DefaultOptions has the ages of Nacos and of design §4.
@@ -39,7 +51,11 @@ func DefaultOptions() Options {
 // goroutine.
 type Registry struct {
 	opts   Options
+	own    *life
 	shards [64]shard
+
+	livesMu sync.Mutex // of who replaces the map; taken last
+	lives   atomic.Pointer[map[Life]*life]
 
 	names nameIndex
 
@@ -47,23 +63,42 @@ type Registry struct {
 	instances    atomic.Int64 // shown in snapshots
 	publications atomic.Int64
 	historyBytes atomic.Int64
+	hides        atomic.Int64
 	ahead        atomic.Int64 // newest lastRefTime that was ahead of the clock, milliseconds
 }
 
 // A shard guards the services whose keys hash to it. Lock order: a Client's
-// mutex, then a shard's, then the name index's; never two of one kind.
+// mutex or that of another life, then a shard's, then the name index's; never
+// two of one kind.
 type shard struct {
 	mu       sync.Mutex
 	services map[ServiceKey]*service
 	history  map[ServiceKey]*history
+	hides    map[ServiceKey]map[InstanceKey]*hides
+	hidden   int // how many there are in hides
+	thinAt   int // how many there must be before some are dropped between two sweeps
+	// For Take; both empty without Options.Wrote.
+	own      map[ownKey]*publication
+	gathered map[RecordKey]*gathered
+}
+
+type ownKey struct {
+	service *service
+	client  string
 }
 
 // New makes an empty registry.
 func New(opts Options) *Registry {
-	r := &Registry{opts: opts}
+	opts.HideAge = cmp.Or(opts.HideAge, 600_000)
+	opts.MaxHides = cmp.Or(opts.MaxHides, 200_000)
+	r := &Registry{opts: opts, own: newLife(opts.Life)}
+	r.lives.Store(&map[Life]*life{opts.Life: r.own})
 	for i := range r.shards {
 		r.shards[i].services = map[ServiceKey]*service{}
 		r.shards[i].history = map[ServiceKey]*history{}
+		r.shards[i].hides = map[ServiceKey]map[InstanceKey]*hides{}
+		r.shards[i].own = map[ownKey]*publication{}
+		r.shards[i].gathered = map[RecordKey]*gathered{}
 	}
 	r.names.groups = map[groupKey]*nameSet{}
 	return r
@@ -77,13 +112,14 @@ func (r *Registry) shard(key ServiceKey) *shard {
 type Stats struct {
 	Services     int64 // empty ones that are not cleaned up yet included
 	Instances    int64 // each once, disabled ones included
-	Publications int64
+	Publications int64 // of all lives
 	HistoryBytes int64 // estimated
+	Hides        int64 // instances of which something is hidden, or did not answer a probe
 }
 
 // Stats counts.
 func (r *Registry) Stats() Stats {
-	return Stats{r.services.Load(), r.instances.Load(), r.publications.Load(), r.historyBytes.Load()}
+	return Stats{r.services.Load(), r.instances.Load(), r.publications.Load(), r.historyBytes.Load(), r.hides.Load()}
 }
 
 // Snapshot returns the newest picture of a service. A service that is not
@@ -199,7 +235,8 @@ func (r *Registry) edit(key ServiceKey, ik InstanceKey, next func(was Override) 
 		}
 		s.overrides[ik] = &override{Override: *is, seen: now}
 	}
-	changed := r.showLocked(sh, s, []InstanceKey{ik}, now, CauseOperator, "")
+	by := r.ownWhy(CauseOperator, "", now)
+	changed := r.showLocked(sh, s, []touch{{ik, 0}}, now, by)
 	sh.mu.Unlock()
 	if changed {
 		r.changed(key)
@@ -208,7 +245,8 @@ func (r *Registry) edit(key ServiceKey, ik InstanceKey, next func(was Override) 
 }
 
 // Sweep forgets what has been empty for long enough: services without a
-// publication, overrides without an instance, histories without a service.
+// publication, overrides without an instance, histories without a service; and
+// hides that are old enough, or too many.
 // The owner of the registry calls it every few seconds.
 func (r *Registry) Sweep() {
 	var changed []ServiceKey
@@ -224,10 +262,15 @@ func (r *Registry) Sweep() {
 				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge && !s.aheadOf(now) {
 				delete(sh.services, key)
 				r.services.Add(-1)
-				r.names.remove(key)
+				if !s.unlisted {
+					r.names.remove(key)
+				}
 				if h := sh.history[key]; h != nil {
 					h.gone = now
 				}
+			} else if !s.presentLocked() && !s.unlisted && now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge {
+				s.unlisted = true // what a dropped life says is kept for its return only
+				r.names.remove(key)
 			}
 		}
 		for key, h := range sh.history {
@@ -239,6 +282,7 @@ func (r *Registry) Sweep() {
 		sh.mu.Unlock()
 	}
 	r.trimHistory()
+	changed = append(changed, r.sweepHides()...)
 	for _, key := range changed {
 		r.changed(key)
 	}
@@ -259,14 +303,18 @@ func (r *Registry) sweepOverridesLocked(sh *shard, s *service, now Stamp) bool {
 			o.seen = now
 		} else if now.Millis()-o.seen.Millis() >= r.opts.OverrideAge {
 			delete(s.overrides, ik)
-			changed = r.showLocked(sh, s, []InstanceKey{ik}, now, CauseOverrideEnded, "") || changed
+			by := r.ownWhy(CauseOverrideEnded, "", now)
+			changed = r.showLocked(sh, s, []touch{{ik, 0}}, now, by) || changed
 		}
 	}
 	return changed
 }
 
 // A news is what a writer has to tell after it has let go of its locks.
-type news struct{ changed, presence bool }
+type news struct {
+	changed, presence bool
+	wrote             *Client // whose record changed, or nil
+}
 
 func (r *Registry) tell(key ServiceKey, n news) {
 	if n.presence && r.opts.Presence != nil {
@@ -274,6 +322,9 @@ func (r *Registry) tell(key ServiceKey, n news) {
 	}
 	if n.changed && r.opts.Changed != nil {
 		r.opts.Changed(key)
+	}
+	if n.wrote != nil && r.opts.Wrote != nil {
+		r.opts.Wrote(RecordKey{n.wrote.id, key})
 	}
 }
 
@@ -307,13 +358,13 @@ func (r *Registry) PresentIn(namespace string) []ServiceKey {
 	return keys
 }
 
-func (s *service) presentLocked() bool { return len(s.publications) > 0 || s.meta != nil }
+func (s *service) presentLocked() bool { return s.published() || s.meta != nil }
 
 func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
 	s := sh.services[key]
 	if s == nil {
 		now := r.opts.Clock.Now()
-		s = &service{key: key, publications: map[*Client]*publication{}, claims: map[InstanceKey][]*claim{}, touched: now}
+		s = &service{key: key, publications: map[*Client]*publication{}, claims: map[InstanceKey][]*claim{}, hides: sh.hides[key], touched: now}
 		// Somebody may have been told in this very millisecond that the
 		// service is not there.
 		s.served = now.Millis()
@@ -325,7 +376,16 @@ func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
 		r.services.Add(1)
 		r.names.add(key)
 	}
+	r.listLocked(s)
 	return s
+}
+
+// listLocked puts a service back into the name index.
+func (r *Registry) listLocked(s *service) {
+	if s.unlisted {
+		s.unlisted = false
+		r.names.add(s.key)
+	}
 }
 
 // Services returns the names of a group, sorted; empty services that are not

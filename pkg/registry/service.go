@@ -1,7 +1,9 @@
 package registry
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -11,11 +13,14 @@ import (
 type service struct {
 	key          ServiceKey
 	publications map[*Client]*publication
+	dropped      int                      // publications of dropped lives: nobody sees them
 	claims       map[InstanceKey][]*claim // of all publications, in no order
+	hides        map[InstanceKey]*hides   // the shard's, or nil: they outlive the service
 	overrides    map[InstanceKey]*override
 	meta         *ServiceMeta
 	history      *history // the shard's, once there is one: it stays for as long as the service does
 	touched      Stamp    // last register, deregister or change
+	unlisted     bool     // not in the name index: only dropped lives publish it
 
 	snapshot atomic.Pointer[Snapshot] // read without a lock
 
@@ -26,19 +31,59 @@ type service struct {
 
 // A publication is what one client publishes for one service.
 type publication struct {
-	batch  bool
-	claims []*claim // each key once
+	client  *Client
+	claims  []*claim // each key once
+	clock   Stamp    // of the last write
+	cause   Cause    // and why it was written
+	batch   bool
+	moving  bool // see Client.Move
+	dropped bool // counted in service.dropped
+}
+
+// wrote notes that its owner changed it.
+func (p *publication) wrote(batch, moving bool, at Stamp, cause Cause) {
+	p.batch, p.moving, p.clock, p.cause = batch, moving, at, cause
+}
+
+// touchAll appends a touch of each claim.
+func (p *publication) touchAll(touched []touch, by int) []touch {
+	for _, cl := range p.claims {
+		touched = append(touched, touch{cl.instance.InstanceKey, by})
+	}
+	return touched
 }
 
 // A claim is one client's word that an instance is there.
 type claim struct {
-	client   *Client
+	pub      *publication
 	instance *Instance
 	since    Stamp // registration clock
-	// hidden: a client that claimed this very instance later has explicitly
-	// deregistered it. So a half-open old connection of a client that
-	// came back and then deregistered does not show its instance again.
-	hidden bool
+}
+
+// stands reports whether somebody living speaks for the claim. Of those that
+// do not, weak hides take away.
+func (c *claim) stands() bool { return !c.pub.moving && c.pub.client.life.is() == Living }
+
+// suppressed reports whether the claim is not shown whatever its clock: its
+// life was dropped; or the life is back from a drop, but the claim had been
+// moving by then, and its client had its time to register elsewhere.
+func (c *claim) suppressed() bool {
+	l := c.pub.client.life
+	return l.is() == Dropped || c.pub.moving && c.pub.clock < l.undropped.load()
+}
+
+// before reports whether c is shown rather than o: the newest registration. A
+// living life only breaks ties; the rest is there to have the same answer
+// everywhere.
+func (c *claim) before(o *claim) bool {
+	if c.since != o.since {
+		return c.since > o.since
+	}
+	if c.stands() != o.stands() {
+		return c.stands()
+	}
+	a, b := c.pub.client, o.pub.client
+	return cmp.Or(a.life.compare(b.life.Life), strings.Compare(a.id, b.id)) > 0
 }
 
 type override struct {
@@ -46,13 +91,35 @@ type override struct {
 	seen Stamp // when its instance was last there
 }
 
-// winner is the claim that readers see: the newest that is not hidden.
-func (s *service) winner(k InstanceKey) *claim { return winner(s.claims[k]) }
+// winner is the claim that readers see, or nil.
+func (s *service) winner(k InstanceKey) *claim { return pick(s.claims[k], s.hides[k]) }
 
-func winner(claims []*claim) *claim {
+// pick is the rule of the view (design §4): of the claims of one instance the
+// newest that nothing hides.
+func pick(claims []*claim, h *hides) *claim {
+	if len(claims) == 1 && h == nil { // nearly always
+		if c := claims[0]; !c.suppressed() {
+			return c
+		}
+		return nil
+	}
+	var strong, weak stamps
+	if h != nil {
+		strong, weak = h.strong, h.weak
+	}
+	for _, c := range claims {
+		if c.suppressed() {
+			// Who registered before that is not shown in its place.
+			weak.raise(c.pub.client.kind, c.since)
+		}
+	}
 	var best *claim
 	for _, c := range claims {
-		if !c.hidden && (best == nil || c.since > best.since) {
+		kind := c.pub.client.kind
+		if c.suppressed() || c.since <= strong.of(kind) || c.since <= weak.of(kind) && !c.stands() || h != nil && h.unanswered(c) {
+			continue
+		}
+		if best == nil || c.before(best) {
 			best = c
 		}
 	}
@@ -77,26 +144,90 @@ func (s *service) dropClaim(c *claim, now Stamp) {
 	}
 }
 
+// published reports whether anybody publishes something, be it empty.
+func (s *service) published() bool { return len(s.publications) > s.dropped }
+
+// publishLocked adds a publication that has no claims yet.
+func (r *Registry) publishLocked(sh *shard, s *service, p *publication) {
+	l := p.client.life
+	s.publications[p.client] = p
+	if p.dropped = l.is() == Dropped; p.dropped {
+		s.dropped++
+	}
+	if l == r.own && r.opts.Wrote != nil {
+		sh.own[ownKey{s, p.client.id}] = p
+	}
+	r.publications.Add(1)
+}
+
+// unpublishLocked removes a publication whose claims are gone.
+func (r *Registry) unpublishLocked(sh *shard, s *service, p *publication) {
+	delete(s.publications, p.client)
+	if p.dropped {
+		s.dropped--
+	}
+	if k := (ownKey{s, p.client.id}); p.client.life == r.own && sh.own[k] == p {
+		delete(sh.own, k)
+	}
+	r.publications.Add(-1)
+}
+
 // publish makes the next snapshot readable.
 func (s *service) publish(instances []*Shown, now Stamp) {
 	s.snapshot.Store(&Snapshot{Service: s.key, Version: now, Instances: instances, Meta: s.meta})
 }
 
-// showLocked brings the snapshot up to date after the claims or overrides of
-// the given keys changed, and records what became visible with its cause. It
-// reports whether anything did. The cost is one pass over the old picture,
-// however many keys changed.
-func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Stamp, cause Cause, client string) bool {
-	slices.SortFunc(keys, InstanceKey.compare)
-	keys = slices.Compact(keys)
+// restate is publish for instances that look the same as before.
+func (s *service) restate(instances []*Shown) {
+	old := s.snapshot.Load()
+	next := &Snapshot{Service: s.key, Version: old.Version, Instances: instances, Meta: s.meta}
+	next.sum.Store(old.sum.Load())
+	s.snapshot.Store(next)
+}
+
+// A why says what changed an instance, for the history.
+type why struct {
+	cause  Cause
+	client string
+	origin Life
+	clock  Stamp
+}
+
+// ownWhy is of what was written, or decided, on this node.
+func (r *Registry) ownWhy(cause Cause, client string, now Stamp) why {
+	return why{cause, client, r.opts.Life, now}
+}
+
+// A touch names an instance whose claims, hides or override changed, and the
+// place of the reason among those given to showLocked.
+type touch struct {
+	InstanceKey
+	by int
+}
+
+// showLocked brings the snapshot up to date after the claims, hides or
+// overrides of the touched instances changed, and records what became visible
+// with its cause. It reports whether anything did. The cost is one pass over
+// the old picture, however many instances were touched.
+func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp, by ...why) bool {
+	if len(touched) > 1 {
+		// Of several reasons the last counts.
+		slices.SortFunc(touched, func(a, b touch) int {
+			return cmp.Or(a.compare(b.InstanceKey), cmp.Compare(b.by, a.by))
+		})
+		touched = slices.CompactFunc(touched, func(a, b touch) bool { return a.InstanceKey == b.InstanceKey })
+	}
 	old := s.snapshot.Load().Instances
-	var events []Event
-	next := make([]*Shown, 0, len(old)+len(keys))
+	visible := false
+	var one [1]Event
+	events := one[:0]
+	next := make([]*Shown, 0, len(old)+len(touched))
 	rest := old
-	for _, k := range keys {
+	for _, t := range touched {
+		k, why := t.InstanceKey, &by[t.by]
 		i, there := slices.BinarySearchFunc(rest, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
 		next = append(next, rest[:i]...)
-		e := Event{At: now, Cause: cause, Client: client, Key: k}
+		e := Event{At: now, Origin: why.origin, Clock: why.clock, Cause: why.cause, Client: why.client, Key: k}
 		var was *Shown
 		if rest = rest[i:]; there {
 			was, rest = rest[0], rest[1:]
@@ -105,48 +236,67 @@ func (r *Registry) showLocked(sh *shard, s *service, keys []InstanceKey, now Sta
 		win := s.winner(k)
 		if win == nil {
 			if there {
-				if cause == CauseRegistered {
+				if why.cause == CauseRegistered {
 					e.Cause = CauseReplaced // its client publishes something else
 				}
 				e.Client = was.Client
-				events = append(events, e)
+				events, visible = append(events, e), true
 			}
 			continue
 		}
-		is := &Shown{win.instance, win.since, win.client.id}
+		is := win.shown()
 		if o := s.overrides[k]; o != nil {
 			is.Instance = o.apply(win.instance)
 		}
-		if there && is.equal(was.Instance) {
-			if is.Since == was.Since && is.Client == was.Client {
-				is = was
-			}
-			// Else there is nothing to see, but another claim stands behind it.
-		} else {
-			if there && cause == CauseRegistered {
+		e.After = is.Instance
+		switch {
+		case !there || !is.equal(was.Instance):
+			if there && why.cause == CauseRegistered {
 				e.Cause = CauseChanged
 			}
-			e.Client, e.After = is.Client, is.Instance
+			e.Client = is.Client
+			events, visible = append(events, e), true
+		case is.standsAs(was):
+			is = was
+		case why.cause == CauseMoving && is.Moving && !was.Moving:
+			events = append(events, e)
+		case was.stands() || !is.stands() || is.Client == was.Client && is.Life == was.Life:
+			// Nothing to see, but something else stands behind it.
+		default:
+			e.Cause, e.Client = CauseAdopted, is.Client
 			events = append(events, e)
 		}
 		next = append(next, is)
 	}
 	next = append(next, rest...)
-	if len(events) == 0 {
-		// Who stands behind an instance may have changed all the same.
-		if !slices.Equal(old, next) {
-			s.snapshot.Store(&Snapshot{Service: s.key, Version: s.snapshot.Load().Version, Instances: next, Meta: s.meta})
-		}
-		return false
+	if visible {
+		s.publish(next, now)
+		r.instances.Add(int64(len(next) - len(old)))
+	} else if !slices.Equal(old, next) {
+		s.restate(next)
 	}
-	s.publish(next, now)
-	r.instances.Add(int64(len(next) - len(old)))
-	if s.history == nil {
-		if s.history = sh.history[s.key]; s.history == nil {
-			s.history = &history{}
-			sh.history[s.key] = s.history
+	if len(events) > 0 {
+		if s.history == nil {
+			if s.history = sh.history[s.key]; s.history == nil {
+				s.history = &history{own: r.own}
+				sh.history[s.key] = s.history
+			}
 		}
+		r.record(s.history, events)
 	}
-	r.record(s.history, events)
-	return true
+	return visible
+}
+
+func (c *claim) shown() *Shown {
+	of := c.pub.client
+	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving}
+}
+
+// stands is claim.stands for what is shown.
+func (e *Shown) stands() bool { return e.State == Living && !e.Moving }
+
+// standsAs reports whether the very same stands behind two lines of a view
+// that look the same.
+func (e *Shown) standsAs(o *Shown) bool {
+	return e.Since == o.Since && e.State == o.State && e.Moving == o.Moving && e.Client == o.Client && e.Life == o.Life
 }

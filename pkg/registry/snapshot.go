@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // A Snapshot is the picture of one service at one moment. It is immutable;
@@ -19,6 +20,7 @@ type Snapshot struct {
 	Meta      *ServiceMeta // nil: nobody has described the service
 
 	memo memo
+	sum  atomic.Uint64 // see Hash; 0: not known yet
 }
 
 // A Shown is one line of a snapshot, immutable as well.
@@ -28,6 +30,9 @@ type Shown struct {
 	// changed the instance. Overrides and health do not move it.
 	Since  Stamp
 	Client string // id of the client whose claim is shown
+	Life   Life   // that the client belongs to
+	State  LifeState
+	Moving bool // the client's connection is gone, it is expected elsewhere
 }
 
 // ServiceMeta is what an operator says about a service.

@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"bytes"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// logBridge takes the lines of memberlist, "[LEVEL] memberlist: text", to zap.
+// What repeats, a peer that keeps knocking above all, is passed on once in 10
+// seconds; the rest is for debugging.
+type logBridge struct {
+	log *zap.Logger
+
+	mu   sync.Mutex
+	last map[string]time.Time // beginnings of lines
+}
+
+const (
+	quietFor   = 10 * time.Second
+	lineKey    = 40  // bytes that make lines the same
+	maxLineKey = 256 // lines remembered
+)
+
+// reported are lines about what this package says itself, once.
+var reported = [][]byte{
+	[]byte("ignoring alive message for"),
+	[]byte("Conflicting address for"),
+}
+
+func (w *logBridge) Write(line []byte) (int, error) {
+	level, text := zapcore.InfoLevel, bytes.TrimSpace(line)
+	if len(text) > 0 && text[0] == '[' {
+		if name, rest, ok := bytes.Cut(text[1:], []byte("] ")); ok {
+			text = rest
+			switch string(name) {
+			case "DEBUG":
+				level = zapcore.DebugLevel
+			case "WARN":
+				level = zapcore.WarnLevel
+			case "ERR", "ERROR":
+				level = zapcore.ErrorLevel
+			}
+		}
+	}
+	text = bytes.TrimPrefix(text, []byte("memberlist: "))
+	if level > zapcore.DebugLevel && w.repeats(text) {
+		level = zapcore.DebugLevel
+	}
+	if entry := w.log.Check(level, string(text)); entry != nil {
+		entry.Write()
+	}
+	return len(line), nil
+}
+
+func (w *logBridge) repeats(text []byte) bool {
+	for _, r := range reported {
+		if bytes.HasPrefix(text, r) {
+			return true
+		}
+	}
+	key := string(text[:min(len(text), lineKey)])
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last, ok := w.last[key]; ok && now.Sub(last) < quietFor {
+		return true
+	}
+	if w.last == nil || len(w.last) >= maxLineKey {
+		w.last = map[string]time.Time{}
+	}
+	w.last[key] = now
+	return false
+}
+
+// once tells whether something is said for the first time.
+func (c *Cluster) once(what ...string) bool {
+	key := ""
+	for _, w := range what {
+		key += w + "\x00"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said[key] {
+		return false
+	}
+	if len(c.said) >= 4096 { // an attacker's noise; then some is said again
+		clear(c.said)
+	}
+	c.said[key] = true
+	return true
+}

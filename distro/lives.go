@@ -1,0 +1,201 @@
+package distro
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
+)
+
+// makeLifeLocked makes what this node does not know yet.
+func (d *Replicator) makeLifeLocked(id registry.Life) *life {
+	l := newLife(id)
+	l.silent = true
+	l.livingSince = d.now()
+	d.lives[id] = l
+	if d.epochs[id.Node] < id.Epoch {
+		d.epochs[id.Node] = id.Epoch
+		for _, other := range d.lives { // older lives of the node have ended by that
+			if other.id.Node == id.Node && other != l {
+				d.judgeLocked(other)
+			}
+		}
+	}
+	return l
+}
+
+// ended: a higher epoch of the node is known. Old and new life then stand side
+// by side.
+func (d *Replicator) endedLocked(id registry.Life) bool { return d.epochs[id.Node] > id.Epoch }
+
+// judgeLocked sets the state of a life. It depends on nothing but what is
+// known now, so that it does not matter which news came first, and it is asked
+// again with every tick. A head alone never makes a life living: only its
+// member alive and the version of its own last head applied.
+func (d *Replicator) judgeLocked(l *life) {
+	if l == d.own {
+		return
+	}
+	m, known := d.members[l.id.Node]
+	ended := d.endedLocked(l.id)
+	gone := !known || m.State != Alive || ended
+	spoken := l.ownerClock
+	caughtUp := l.applied >= l.ownerVersion
+	switch {
+	case l.state == registry.Dropped:
+		if !gone && spoken > l.dropped && caughtUp {
+			d.returnLocked(l)
+		}
+		return
+	case gone && l.state == registry.Living:
+		l.orphanedAt, l.silent = d.opts.Clock.Now(), true
+		if d.now()-l.livingSince >= d.opts.StableAfter.Milliseconds() {
+			l.paused = 0
+		}
+		l.probing = probing{}
+		d.setStateLocked(l, registry.Orphaned, 0)
+		d.metrics.orphaned.Inc()
+		d.log.Info("life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
+	case !gone && l.state == registry.Orphaned && spoken > l.orphanedAt && caughtUp:
+		d.returnLocked(l)
+		return
+	}
+	if gone {
+		l.silent = l.silent && !(known && (m.State == Refused || m.State == Left)) && !ended
+		_, living := d.nodesLocked()
+		lease := d.opts.Leases.lease(l.silent, time.Duration(l.redoSeconds())*time.Second, l.instances, len(living))
+		spoken := l.ownerClock
+		if spoken == 0 {
+			spoken = l.orphanedAt
+		}
+		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, lease))
+	}
+}
+
+// returnLocked: its owner is back.
+func (d *Replicator) returnLocked(l *life) {
+	if l.state == registry.Dropped && l.back <= l.dropped {
+		l.back = l.ownerClock
+	}
+	back := l.ownerClock
+	if l.state == registry.Dropped {
+		back = l.back
+	}
+	l.livingSince, l.probing = d.now(), probing{}
+	d.setStateLocked(l, registry.Living, back)
+	d.metrics.returned.Inc()
+	d.log.Info("life is living again", zap.Stringer("life", l.id))
+}
+
+func (d *Replicator) setStateLocked(l *life, s registry.LifeState, back registry.Stamp) {
+	l.state = s
+	d.changes++
+	d.gossip.news = true
+	id := l.id
+	d.tellLocked(id, func(r Registry) { r.SetLife(id, s, back) })
+}
+
+// dropLocked lets a life go as a whole. It stays here with its records, which
+// go on hiding what they named, until the drop is forgotten.
+func (d *Replicator) dropLocked(l *life, at registry.Stamp, why string) {
+	l.dropped = max(l.dropped, at)
+	d.setStateLocked(l, registry.Dropped, 0)
+	d.metrics.dropped.Inc()
+	d.log.Info("life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
+}
+
+func (d *Replicator) forgetLifeLocked(l *life) {
+	delete(d.lives, l.id)
+	d.changes++
+	d.gossip.news = true
+	id := l.id
+	d.tellLocked(id, func(r Registry) { r.ForgetLife(id) })
+	d.metrics.forgotten.Inc()
+}
+
+// hearDropLocked merges what a peer says of a drop (DESIGN.md: drops). It
+// returns the life if this node knows it then.
+func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
+	at, state := registry.Stamp(h.GetDropped()), registry.LifeState(h.GetState())
+	now := d.now()
+	if at == 0 || now-at.Millis() > d.opts.DropMemory.Milliseconds() {
+		return l // forgotten, or about to be
+	}
+	if l == nil {
+		// Also one that came back meanwhile: what was moving at the drop must
+		// be hidden here as it is there.
+		if len(d.lives) >= d.opts.MaxLives {
+			return nil
+		}
+		l = d.makeLifeLocked(readLife(h.GetLife()))
+		if back := registry.Stamp(h.GetBack()); back > at {
+			l.back = back
+		}
+		d.dropLocked(l, at, "told by a peer")
+		return l
+	}
+	if state != registry.Dropped || at < l.ownerClock && l.state != registry.Dropped {
+		return l // its owner has spoken since
+	}
+	switch l.state {
+	case registry.Dropped:
+		l.dropped = max(l.dropped, at)
+	case registry.Orphaned:
+		starting := d.catchingUp && !d.served
+		expired := p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline
+		if starting || expired {
+			d.dropLocked(l, at, "a peer has dropped it")
+		}
+	}
+	return l
+}
+
+// adoptEndedLocked: while a node has never been ready, the first ready peer's
+// ended lives replace its own, which are from a snapshot. What that peer does
+// not know was forgotten by the cluster.
+func (d *Replicator) adoptEndedLocked(hs *pb.Heads) {
+	if !hs.GetReady() || !hs.GetFull() || d.served || d.replaced {
+		return
+	}
+	d.replaced = true
+	theirs := make(map[registry.Life]*pb.Head, len(hs.GetHeads()))
+	for _, h := range hs.GetHeads() {
+		theirs[readLife(h.GetLife())] = h
+	}
+	for id, l := range d.lives {
+		h, known := theirs[id]
+		switch m, member := d.members[id.Node]; {
+		case l == d.own:
+		case !known && member && m.State == Alive && !d.endedLocked(id):
+			// The peer has not heard of a node that is there.
+		case !known:
+			d.forgetLifeLocked(l)
+		case registry.LifeState(h.GetState()) == registry.Orphaned && l.state == registry.Orphaned:
+			l.deadline, l.silent = h.GetDeadline(), !h.GetRefused()
+		}
+	}
+}
+
+func (l *life) lag() uint64 {
+	if l.ownerVersion > l.applied {
+		return l.ownerVersion - l.applied
+	}
+	return 0
+}
+
+func (l *life) lagMillis(now int64) int64 {
+	if l.behindSince == 0 || l.lag() == 0 {
+		return 0
+	}
+	return now - l.behindSince
+}
+
+func (l *life) noteLag(now int64) {
+	if l.lag() == 0 {
+		l.behindSince = 0
+	} else if l.behindSince == 0 {
+		l.behindSince = now
+	}
+}

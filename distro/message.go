@@ -1,0 +1,312 @@
+package distro
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
+)
+
+// maxMessage is above the largest record (a batch of 10,000 instances takes
+// about 3 MB) and the messages of cluster (16 MiB).
+const maxMessage = 20 << 20
+
+// Message takes a message of a peer: the bytes of a proto Message. They are the
+// replicator's from then on. It may block for as long as a frame takes to be
+// applied, which is what slows down a peer that sends too much.
+func (d *Replicator) Message(from string, via Via, msg []byte) {
+	if from == d.self.Node || !validLife(registry.Life{Node: from, Epoch: 1}) {
+		d.refuse(from, badOwner, errors.New("it is not another node"))
+		return
+	}
+	if len(msg) > maxMessage {
+		d.refuse(from, badOversized, fmt.Errorf("%d bytes", len(msg)))
+		return
+	}
+	m, err := readMessage(msg)
+	if err != nil {
+		d.refuse(from, badMessage, err)
+		return
+	}
+	d.news(from, via)
+	switch body := m.GetBody().(type) {
+	case *pb.Message_Heads:
+		d.onHeads(from, via, body.Heads)
+	case *pb.Message_Frame:
+		d.onFrame(from, via, body.Frame, msg)
+	case *pb.Message_Pull:
+		d.onPull(from, body.Pull)
+	case *pb.Message_Ack:
+		d.onAck(from, body.Ack)
+	default:
+		d.refuse(from, badUnknown, errors.New("message of an unknown kind"))
+	}
+}
+
+// news of a silent member come before membership has it back: what it has to
+// say must be known before any lease ends.
+func (d *Replicator) news(from string, via Via) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peerLocked(from)
+	if via != Gossip {
+		p.reliable = via == Reliable
+	}
+	if m, ok := d.members[from]; ok && m.State == Silent {
+		d.catchUpAgainLocked()
+	}
+}
+
+type stageKey struct {
+	from string
+	life registry.Life
+	via  Via
+}
+
+// pulled is the carrier of the answers to Pull; they do not come with Message.
+const pulled Via = 255
+
+func (d *Replicator) onFrame(from string, via Via, m *pb.Frame, raw []byte) {
+	if f := d.collect(from, via, m); f != nil {
+		if d.apply(f, from, via) && via == Gossip && from == f.life.Node {
+			d.relay(raw)
+		}
+	}
+}
+
+// collect decodes a frame, and puts parts together. It returns nil if there is
+// nothing to apply (yet).
+func (d *Replicator) collect(from string, via Via, m *pb.Frame) *frame {
+	id := readLife(m.GetLife())
+	if id.Node == d.self.Node && id.Epoch >= d.self.Epoch {
+		d.mu.Lock()
+		above := id.Epoch > d.self.Epoch || m.GetTo() > d.own.applied
+		d.mu.Unlock()
+		if above {
+			d.outlived(from, id.Epoch)
+		} else {
+			d.metrics.duplicates.Inc()
+		}
+		return nil // a frame never changes what this node owns
+	}
+	if !d.wanted(from, via, id, m) {
+		return nil
+	}
+	f, err := readFrame(m)
+	if err != nil {
+		d.refuse(from, badRecord, err)
+		return nil
+	}
+	f.byOwner = from == f.life.Node
+	for _, r := range f.records {
+		if r.clock.Millis()-d.now() > d.opts.MaxClockOff.Milliseconds() {
+			d.refuse(from, badClock, fmt.Errorf("record of %v has clock %v", f.life, r.clock.Time()))
+			return nil
+		}
+		if r.unreadable {
+			d.refuse(from, badUnreadable, fmt.Errorf("record of kind %d, version %d of %v", r.kind, r.version, f.life))
+		}
+	}
+	if m.GetParts() <= 1 {
+		return f
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := stageKey{from, id, via}
+	s := d.staged[key]
+	if s == nil || s.transfer != m.GetTransfer() || len(s.parts) != int(m.GetParts()) {
+		s = &staged{transfer: m.GetTransfer(), parts: make([][]decoded, m.GetParts()), missing: int(m.GetParts())}
+		d.staged[key] = s
+	}
+	s.touched = d.now()
+	whole, err := s.add(f, int(m.GetPart()))
+	if err != nil {
+		d.refuseLocked(from, badTransmitted, err)
+		delete(d.staged, key)
+		return nil
+	}
+	if whole != nil {
+		delete(d.staged, key)
+	}
+	return whole
+}
+
+// wanted spares the work of decoding what is known already, or cannot be
+// applied.
+func (d *Replicator) wanted(from string, via Via, id registry.Life, m *pb.Frame) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.lives[id]
+	if l == nil {
+		_, member := d.members[id.Node]
+		switch {
+		case via == pulled: // it was forgotten meanwhile, and must not come back by that
+			return false
+		case !validLife(id), from != id.Node && !(member && id.Epoch >= d.epochs[id.Node]):
+			d.refuseLocked(from, badOwner, fmt.Errorf("frame of %v", id))
+			return false
+		case len(d.lives) >= d.opts.MaxLives:
+			d.refuseLocked(from, badTooMany, fmt.Errorf("frame of %v", id))
+			return false
+		case m.GetFrom() > 0 && !m.GetWhole():
+			d.gapLocked(from, via, id, 0)
+			return false
+		}
+		return true
+	}
+	switch to := m.GetTo(); {
+	case to < l.applied, to == l.applied && !(m.GetWhole() && l.suspect):
+		d.metrics.duplicates.Inc()
+		d.ackLocked(from, l)
+		return false
+	case m.GetFrom() > l.applied && !m.GetWhole():
+		d.gapLocked(from, via, id, l.applied)
+		return false
+	}
+	return true
+}
+
+// gapLocked asks the sender of a stream to go back to what is applied here. A
+// pull that runs already covers it, and gossip is expected to have gaps.
+func (d *Replicator) gapLocked(from string, via Via, id registry.Life, applied uint64) {
+	d.metrics.refused.WithLabelValues(badGap).Inc()
+	if via == Gossip || via == pulled || d.pulling[id] != nil {
+		return
+	}
+	p := d.peerLocked(from)
+	if now := d.now(); p.asked[id] == nil || p.asked[id].applied != applied || now-p.asked[id].at > 1000 {
+		p.asked[id] = &asked{applied: applied, at: now}
+		p.pulls[id] = applied
+		p.poke()
+	}
+}
+
+type asked struct {
+	applied uint64
+	at      int64
+}
+
+// apply merges a frame into what this node has; true: it brought something.
+func (d *Replicator) apply(f *frame, from string, via Via) bool {
+	newest := registry.Stamp(0)
+	for _, r := range f.records {
+		newest = max(newest, r.clock)
+	}
+	d.opts.Clock.Adopt(newest) // before readers see it
+	d.mu.Lock()
+	l := d.lives[f.life]
+	if l == nil {
+		l = d.makeLifeLocked(f.life)
+		d.judgeLocked(l) // before its records are shown
+	}
+	news, absent, result := l.merge(f)
+	switch result {
+	case nothing:
+		d.metrics.duplicates.Inc()
+	case gap:
+		d.gapLocked(from, via, f.life, l.applied)
+	case merged:
+		d.metrics.applied.Add(float64(len(news)))
+		d.changes++
+		if call := registryCall(f.life, news, absent, l.maxRecord); call != nil {
+			d.tellLocked(f.life, call)
+		}
+		l.noteLag(d.now())
+		if l.lag() == 0 {
+			delete(d.peerLocked(from).asked, f.life)
+		}
+		d.judgeLocked(l)
+		d.readinessLocked(time.Now())
+	}
+	d.ackLocked(from, l)
+	d.mu.Unlock()
+	d.carry(f.life)
+	if result == merged {
+		d.carryAll() // a judgement may have changed another life's state
+	}
+	return result == merged
+}
+
+// registryCall tells the registry what a merge has changed, as one.
+func registryCall(id registry.Life, news []decoded, absent []*record, clock registry.Stamp) func(Registry) {
+	var records []registry.Record
+	var probes []registry.Probe
+	for _, n := range news {
+		if n.publication != nil {
+			records = append(records, *n.publication)
+		}
+		if n.probe != nil {
+			probes = append(probes, *n.probe)
+		}
+	}
+	for _, r := range absent {
+		if f, err := readFields(r.raw); err == nil && r.kind == kindPublication && !r.gone {
+			if p := readPublication(f); p != nil {
+				records = append(records, registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true})
+			}
+		}
+	}
+	if len(records) == 0 && len(probes) == 0 {
+		return nil
+	}
+	return func(r Registry) {
+		if len(records) > 0 {
+			r.Apply(id, records)
+		}
+		for _, p := range probes {
+			r.Unanswered(p)
+		}
+	}
+}
+
+// ackLocked tells the owner of a life how far this node is, with the next
+// message.
+func (d *Replicator) ackLocked(from string, l *life) {
+	if p := d.peers[from]; p != nil && from == l.id.Node {
+		p.acks[l.id] = struct{}{}
+		p.poke()
+	}
+}
+
+func (d *Replicator) onAck(from string, m *pb.Ack) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if readLife(m.GetLife()) == d.self && m.GetApplied() <= d.own.applied {
+		p := d.peerLocked(from)
+		p.known = max(p.known, m.GetApplied())
+	}
+}
+
+// onPull is the fallback of a peer whose Pull failed, or that has found a gap
+// in the stream: it gets the frame like everything else.
+func (d *Replicator) onPull(from string, m *pb.Pull) {
+	id := readLife(m.GetLife())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peerLocked(from)
+	switch l := d.lives[id]; {
+	case l == nil:
+	case l == d.own:
+		if m.GetFrom() <= d.own.applied {
+			p.sent, p.lastFrame = m.GetFrom(), time.Time{}
+			p.answerOwn = m.GetFrom() == 0 // a repair wants it though it has all versions
+			p.poke()
+		}
+	default:
+		p.answers[id] = m.GetFrom()
+		p.poke()
+	}
+}
+
+// relay gossips a frame of its owner once more: it reaches nodes that the owner
+// cannot reach itself.
+func (d *Replicator) relay(raw []byte) {
+	d.mu.Lock()
+	ok := d.opts.GossipFrames && d.gossip.take(time.Now(), d.opts.GossipPerSecond)
+	d.mu.Unlock()
+	if ok && d.opts.Peers.Broadcast(raw) {
+		d.metrics.relayed.Inc()
+	}
+}

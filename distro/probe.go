@@ -1,0 +1,193 @@
+package distro
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// probing is how far the expiry probe of a life is; guarded by the
+// replicator's mu.
+type probing struct {
+	due     bool // the lease is over: its addresses are dialled
+	scanned bool
+	visible int // instances shown on its behalf when they were last looked at
+}
+
+// target is one address that stands for an orphan.
+type target struct {
+	life    registry.Life
+	service registry.ServiceKey
+	key     registry.InstanceKey
+	since   registry.Stamp
+}
+
+// probeLoop dials the addresses of orphans whose lease is over, so that a cut
+// between nodes removes nobody who is alive (design §6, expiry probe). Each is
+// dialled by one node: the survivor that the rendezvous hash names.
+func (d *Replicator) probeLoop(ctx context.Context) {
+	if d.opts.ProbeEvery <= 0 {
+		return
+	}
+	next := map[target]time.Time{}
+	ticker := time.NewTicker(d.opts.Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		seen := map[target]time.Time{}
+		d.mu.Lock()
+		var due []registry.Life
+		for _, l := range d.lives {
+			if l.probing.due && l.state == registry.Orphaned && !d.catchingUp {
+				due = append(due, l.id)
+			}
+		}
+		_, living := d.nodesLocked()
+		d.mu.Unlock()
+		var mine []target
+		for _, id := range due {
+			mine = append(mine, d.scan(id, living)...)
+		}
+		now := time.Now()
+		var round []target
+		for _, t := range mine {
+			at, known := next[t]
+			if !known || !now.Before(at) {
+				round = append(round, t)
+				at = now.Add(d.opts.ProbeEvery)
+			}
+			seen[t] = at
+		}
+		next = seen // of the rest nothing is shown any more, or another node has it
+		d.dialAll(ctx, round)
+	}
+}
+
+// scan counts what is shown on behalf of a life, and returns what this node has
+// to dial.
+func (d *Replicator) scan(id registry.Life, living []string) (mine []target) {
+	visible := 0
+	d.opts.Registry.Orphans(id, func(k registry.ServiceKey, s *registry.Shown) {
+		visible++
+		addr := address(s.InstanceKey)
+		if rendezvous(k.String()+" "+addr+" "+s.Cluster, living) == d.self.Node {
+			mine = append(mine, target{id, k, s.InstanceKey, s.Since})
+		}
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.lives[id]; l != nil && l.probing.due {
+		l.probing.scanned, l.probing.visible = true, visible
+	}
+	return mine
+}
+
+func address(k registry.InstanceKey) string { return net.JoinHostPort(k.IP, strconv.Itoa(k.Port)) }
+
+// dialAll paces the dials, and waits for all of them.
+func (d *Replicator) dialAll(ctx context.Context, targets []target) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	gap := time.Second / time.Duration(max(1, d.opts.ProbeRate))
+	for n, t := range targets {
+		if n > 0 {
+			select {
+			case <-time.After(gap):
+			case <-ctx.Done():
+				return
+			}
+		}
+		wg.Go(func() {
+			d.metrics.dialled.Inc()
+			answers := d.answers(ctx, address(t.key))
+			if answers || ctx.Err() != nil {
+				return
+			}
+			d.opts.Awake()
+			d.mu.Lock()
+			l := d.lives[t.life]
+			still := l != nil && l.probing.due && l.state == registry.Orphaned && !d.catchingUp
+			d.mu.Unlock()
+			if !still {
+				return // its owner has spoken meanwhile
+			}
+			d.metrics.unanswered.Inc()
+			p := registry.Probe{Of: t.life, Service: t.service, Instance: t.key, UpTo: t.since, Made: d.opts.Clock.Now()}
+			d.opts.Registry.Unanswered(p)
+			d.writeProbe(p)
+		})
+	}
+}
+
+func (d *Replicator) answers(ctx context.Context, addr string) bool {
+	ctx, cancel := context.WithTimeout(ctx, d.opts.ProbeTimeout)
+	defer cancel()
+	return d.opts.Dial(ctx, addr) == nil
+}
+
+// SomeoneSilent says whether a member gives no answer: a client may sit on it
+// unseen, so that a lost connection says little.
+func (d *Replicator) SomeoneSilent() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.someoneSilentLocked()
+}
+
+func (d *Replicator) someoneSilentLocked() bool {
+	for _, m := range d.members {
+		if m.State == Silent {
+			return true
+		}
+	}
+	return false
+}
+
+// silentLeaseRunsLocked: then no other lease and no moving record ends.
+func (d *Replicator) silentLeaseRunsLocked(but *life, now int64) bool {
+	for _, l := range d.lives {
+		if l != but && l.state == registry.Orphaned && l.silent && now < l.deadline+l.paused {
+			return true
+		}
+	}
+	return false
+}
+
+// MovingDone says whether a record of this node, moving since then, may be
+// removed now. While somebody is silent it dials the addresses, up to a second
+// for all of them: call it without locks, and for one record not more often
+// than every few seconds.
+func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
+	d.mu.Lock()
+	// The caller has wall times; only the difference counts.
+	now := d.now()
+	began := now - time.Since(since).Milliseconds()
+	v := wait
+	if !d.catchingUp {
+		v = d.opts.Leases.moving(now, began, surroundings{silentLeaseRuns: d.silentLeaseRunsLocked(nil, now),
+			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
+	}
+	d.mu.Unlock()
+	if v != dial {
+		return v == expire
+	}
+	var wg sync.WaitGroup
+	answered := make([]bool, len(addrs))
+	for n, a := range addrs {
+		wg.Go(func() { answered[n] = d.answers(d.ctx, a) })
+	}
+	wg.Wait()
+	for _, a := range answered {
+		if a {
+			return false
+		}
+	}
+	return d.ctx.Err() == nil
+}

@@ -1,0 +1,309 @@
+package distro
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
+)
+
+// Kinds of records. Others are kept and handed on unread: a newer release has
+// written them.
+const (
+	kindPublication = 1
+	kindProbe       = 2
+)
+
+// What can be wrong with a record of another node.
+var (
+	ErrRecordTruncated = errors.New("record is cut short or malformed")
+	ErrRecordHash      = errors.New("hash of the record does not match")
+)
+
+// A record is one encoded record and what has to be known of it. It is not
+// changed after it was decoded, but for stale.
+type record struct {
+	raw     []byte // as its owner encoded it
+	key     string // kind and key
+	kind    uint32
+	gone    bool
+	hides   bool   // a publication that carries hides
+	redo    uint16 // seconds, of a publication
+	shows   int32  // instances, of a publication
+	version uint64
+	clock   registry.Stamp
+	hash    uint64
+	stale   bool // guarded by the replicator's mu: it was replaced or forgotten
+}
+
+const hashField = 15
+
+// hashTag begins the last field of a record, 9 bytes in all.
+var hashTag = byte(protowire.EncodeTag(hashField, protowire.Fixed64Type))
+
+// encodeRecord is done once, by the owner. The hash covers all bytes before
+// it.
+func encodeRecord(kind uint32, key string, version uint64, clock registry.Stamp, gone bool, value []byte) []byte {
+	b := make([]byte, 0, len(key)+len(value)+48)
+	b = protowire.AppendTag(b, 1, protowire.VarintType)
+	b = protowire.AppendVarint(b, uint64(kind))
+	b = protowire.AppendTag(b, 2, protowire.BytesType)
+	b = protowire.AppendString(b, key)
+	b = protowire.AppendTag(b, 3, protowire.VarintType)
+	b = protowire.AppendVarint(b, version)
+	b = protowire.AppendTag(b, 4, protowire.Fixed64Type)
+	b = protowire.AppendFixed64(b, uint64(clock))
+	if gone {
+		b = protowire.AppendTag(b, 5, protowire.VarintType)
+		b = protowire.AppendVarint(b, 1)
+	}
+	b = protowire.AppendTag(b, 6, protowire.BytesType)
+	b = protowire.AppendBytes(b, value)
+	b = append(b, hashTag)
+	return binary.LittleEndian.AppendUint64(b, xxhash.Sum64(b[:len(b)-1]))
+}
+
+// fields of an encoded record; slices of it, not copies.
+type fields struct {
+	kind       uint32
+	key, value []byte
+	version    uint64
+	clock      registry.Stamp
+	gone       bool
+	hash       uint64
+}
+
+// readFields checks the hash and takes the record apart. Fields that this
+// release does not know are skipped.
+func readFields(raw []byte) (f fields, err error) {
+	if len(raw) < 9 || raw[len(raw)-9] != hashTag {
+		return f, ErrRecordTruncated
+	}
+	body := raw[:len(raw)-9]
+	f.hash = binary.LittleEndian.Uint64(raw[len(raw)-8:])
+	if xxhash.Sum64(body) != f.hash {
+		return f, ErrRecordHash
+	}
+	for len(body) > 0 {
+		num, typ, n := protowire.ConsumeTag(body)
+		if n < 0 {
+			return f, ErrRecordTruncated
+		}
+		body = body[n:]
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			var v uint64
+			v, n = protowire.ConsumeVarint(body)
+			f.kind = uint32(v)
+		case num == 2 && typ == protowire.BytesType:
+			f.key, n = protowire.ConsumeBytes(body)
+		case num == 3 && typ == protowire.VarintType:
+			f.version, n = protowire.ConsumeVarint(body)
+		case num == 4 && typ == protowire.Fixed64Type:
+			var v uint64
+			v, n = protowire.ConsumeFixed64(body)
+			f.clock = registry.Stamp(v)
+		case num == 5 && typ == protowire.VarintType:
+			var v uint64
+			v, n = protowire.ConsumeVarint(body)
+			f.gone = v != 0
+		case num == 6 && typ == protowire.BytesType:
+			f.value, n = protowire.ConsumeBytes(body)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, body)
+		}
+		if n < 0 {
+			return f, ErrRecordTruncated
+		}
+		body = body[n:]
+	}
+	if f.version == 0 {
+		return f, fmt.Errorf("%w: without a version", ErrRecordTruncated)
+	}
+	return f, nil
+}
+
+// A decoded record is what the registry is told. Both nil: of a kind that this
+// release does not know, or with a value that it cannot read; then unreadable.
+type decoded struct {
+	*record
+	publication *registry.Record
+	probe       *registry.Probe
+	unreadable  bool
+}
+
+// decodeRecord keeps raw.
+func decodeRecord(raw []byte) (decoded, error) {
+	f, err := readFields(raw)
+	if err != nil {
+		return decoded{}, err
+	}
+	d := decoded{record: &record{raw: raw, key: mapKey(f.kind, f.key), kind: f.kind, gone: f.gone, version: f.version, clock: f.clock, hash: f.hash}}
+	switch f.kind {
+	case kindPublication:
+		d.publication = readPublication(f)
+		if d.publication == nil {
+			d.unreadable = true
+			break
+		}
+		d.shows = int32(len(d.publication.Instances))
+		d.hides = len(d.publication.Hides) > 0
+		d.redo = uint16(min(max(0, d.publication.Redo), 1<<16-1))
+	case kindProbe:
+		d.probe = readProbe(f)
+		d.unreadable = d.probe == nil
+	}
+	return d, nil
+}
+
+func mapKey(kind uint32, key []byte) string {
+	b := make([]byte, 0, 16+len(key))
+	return string(append(protowire.AppendVarint(b, uint64(kind)), key...))
+}
+
+func encodeKey(k registry.RecordKey) []byte {
+	var b []byte
+	for i, s := range [...]string{k.Client, k.Service.Namespace, k.Service.Group, k.Service.Name} {
+		b = protowire.AppendTag(b, protowire.Number(i+1), protowire.BytesType)
+		b = protowire.AppendString(b, strings.ToValidUTF8(s, "\uFFFD"))
+	}
+	return b
+}
+
+// encodePublication is the value of a record. What is not UTF-8 was never
+// valid on the wire to clients either; it is replaced, so that one bad client
+// cannot stop the replication of its neighbours.
+func encodePublication(r registry.Record) []byte {
+	p := &pb.Publication{ClientKind: uint32(r.Kind), Batch: r.Batch, Moving: r.Moving, Cause: string(r.Cause), RedoSeconds: uint32(max(0, r.Redo))}
+	p.Instances = make([]*pb.Instance, len(r.Instances))
+	for n, i := range r.Instances {
+		p.Instances[n] = instanceMessage(i)
+	}
+	p.Hides = make([]*pb.Hide, len(r.Hides))
+	for n, h := range r.Hides {
+		p.Hides[n] = &pb.Hide{Ip: h.IP, Port: uint32(h.Port), Cluster: h.Cluster, UpTo: uint64(h.UpTo), Made: uint64(h.Made), Strong: h.Strong}
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(p)
+	if err == nil {
+		return b
+	}
+	valid := func(s *string) { *s = strings.ToValidUTF8(*s, "\uFFFD") }
+	valid(&p.Cause)
+	for _, i := range p.Instances {
+		valid(&i.Ip)
+		valid(&i.Cluster)
+		valid(&i.Id)
+		for n := range i.Metadata {
+			valid(&i.Metadata[n])
+		}
+	}
+	for _, h := range p.Hides {
+		valid(&h.Ip)
+		valid(&h.Cluster)
+	}
+	if b, err = (proto.MarshalOptions{Deterministic: true}).Marshal(p); err != nil {
+		panic("BUG: a publication cannot be encoded: " + err.Error())
+	}
+	return b
+}
+
+func instanceMessage(i registry.Published) *pb.Instance {
+	m := &pb.Instance{Ip: i.IP, Port: uint32(i.Port), Cluster: i.Cluster, Id: i.ID, Weight: i.Weight, Healthy: i.Healthy,
+		Enabled: i.Enabled, Since: uint64(i.Since)}
+	if len(i.Metadata) > 0 {
+		m.Metadata = make([]string, 0, 2*len(i.Metadata))
+		for _, kv := range i.Metadata {
+			m.Metadata = append(m.Metadata, kv.Key, kv.Value)
+		}
+	}
+	return m
+}
+
+// readPublication returns nil for what it cannot read.
+func readPublication(f fields) *registry.Record {
+	var k pb.PublicationKey
+	var p pb.Publication
+	if proto.Unmarshal(f.key, &k) != nil || proto.Unmarshal(f.value, &p) != nil {
+		return nil
+	}
+	r := &registry.Record{
+		RecordKey: registry.RecordKey{Client: k.GetClient(), Service: registry.ServiceKey{Namespace: k.GetNamespace(), Group: k.GetGroup(), Name: k.GetService()}},
+		Kind:      registry.Kind(p.GetClientKind()), Clock: f.clock, Cause: registry.Cause(p.GetCause()), Gone: f.gone,
+		Batch: p.GetBatch(), Moving: p.GetMoving(), Redo: int(min(p.GetRedoSeconds(), 1<<16-1)),
+	}
+	if len(p.GetInstances()) > 0 && !f.gone {
+		r.Instances = make([]registry.Published, 0, len(p.GetInstances()))
+		instances := make([]registry.Instance, len(p.GetInstances()))
+		for n, m := range p.GetInstances() {
+			i := &instances[n]
+			*i = registry.Instance{InstanceKey: registry.InstanceKey{IP: m.GetIp(), Port: int(m.GetPort()), Cluster: m.GetCluster()}, ID: m.GetId(),
+				Weight: m.GetWeight(), Healthy: m.GetHealthy(), Enabled: m.GetEnabled()}
+			if md := m.GetMetadata(); len(md)%2 != 0 {
+				return nil
+			} else if len(md) > 0 {
+				i.Metadata = make(registry.Metadata, 0, len(md)/2)
+				for j := 0; j < len(md); j += 2 {
+					i.Metadata = append(i.Metadata, registry.KV{Key: md[j], Value: md[j+1]})
+				}
+			}
+			r.Instances = append(r.Instances, registry.Published{Instance: i, Since: registry.Stamp(m.GetSince())})
+		}
+	}
+	for _, h := range p.GetHides() {
+		r.Hides = append(r.Hides, registry.Hide{InstanceKey: registry.InstanceKey{IP: h.GetIp(), Port: int(h.GetPort()), Cluster: h.GetCluster()},
+			UpTo: registry.Stamp(h.GetUpTo()), Made: registry.Stamp(h.GetMade()), Strong: h.GetStrong()})
+	}
+	return r
+}
+
+func encodeProbe(p registry.Probe) (key, value []byte) {
+	k := &pb.ProbeKey{Of: lifeMessage(p.Of), Namespace: valid(p.Service.Namespace), Group: valid(p.Service.Group), Service: valid(p.Service.Name),
+		Ip: valid(p.Instance.IP), Port: uint32(p.Instance.Port), Cluster: valid(p.Instance.Cluster)}
+	return encode(k), encode(&pb.Probe{UpTo: uint64(p.UpTo), Made: uint64(p.Made)})
+}
+
+func readProbe(f fields) *registry.Probe {
+	var k pb.ProbeKey
+	var p pb.Probe
+	if proto.Unmarshal(f.key, &k) != nil || proto.Unmarshal(f.value, &p) != nil {
+		return nil
+	}
+	return &registry.Probe{Of: readLife(k.GetOf()), Service: registry.ServiceKey{Namespace: k.GetNamespace(), Group: k.GetGroup(), Name: k.GetService()},
+		Instance: registry.InstanceKey{IP: k.GetIp(), Port: int(k.GetPort()), Cluster: k.GetCluster()},
+		UpTo:     registry.Stamp(p.GetUpTo()), Made: registry.Stamp(p.GetMade())}
+}
+
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// encode is for messages whose strings are valid UTF-8.
+func encode(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic("BUG: a message between nodes cannot be encoded: " + err.Error())
+	}
+	return b
+}
+
+func lifeMessage(l registry.Life) *pb.Life { return &pb.Life{Node: l.Node, Epoch: l.Epoch} }
+
+func readLife(l *pb.Life) registry.Life { return registry.Life{Node: l.GetNode(), Epoch: l.GetEpoch()} }
+
+// validLife says whether it can be the life of a node: 32 hex digits.
+func validLife(l registry.Life) bool {
+	if len(l.Node) != 32 || l.Epoch == 0 {
+		return false
+	}
+	for i := range len(l.Node) {
+		if c := l.Node[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}

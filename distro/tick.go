@@ -1,0 +1,178 @@
+package distro
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// tickLoop judges everything that depends on time. Its work is O(lives +
+// members), not O(clients).
+func (d *Replicator) tickLoop(ctx context.Context) {
+	ticker := time.NewTicker(d.opts.Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			d.tick()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (d *Replicator) tick() {
+	d.opts.Awake()
+	d.mu.Lock()
+	now := time.Now()
+	// A stall must not count as a pause, and Awake has seen it.
+	passed := min(now.Sub(d.lastTick), 2*d.opts.Tick)
+	d.lastTick = now
+	d.preserve.observe(now, d.members, d.opts.StableAfter)
+	for _, l := range d.lives {
+		d.judgeLocked(l)
+	}
+	d.readinessLocked(now)
+	due := d.leasesLocked(passed)
+	d.forgetLocked()
+	for _, p := range d.peers {
+		p.headsDue = true
+		p.poke()
+	}
+	d.mu.Unlock()
+	d.drop(due)
+	d.carryAll()
+	d.gossipHeads(now)
+}
+
+// leasesLocked returns the lives that are to be dropped.
+func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
+	if d.catchingUp {
+		return nil
+	}
+	now := d.now()
+	for _, l := range d.lives {
+		if l.state != registry.Orphaned {
+			continue
+		}
+		switch v := d.verdictLocked(l, now); {
+		case v == pause:
+			l.paused += passed.Milliseconds()
+		case v == dial:
+			l.probing.due = true
+			if l.probing.scanned && l.probing.visible == 0 {
+				due = append(due, l.id)
+			}
+		case v == expire:
+			due = append(due, l.id)
+		default:
+			l.probing = probing{} // another lease was raised meanwhile
+		}
+	}
+	return due
+}
+
+func (d *Replicator) verdictLocked(l *life, now int64) verdict {
+	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused, silent: l.silent},
+		surroundings{preserving: d.preserve.active(), silentLeaseRuns: d.silentLeaseRunsLocked(l, now),
+			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
+}
+
+// drop asks once more whether this process is awake: what it knows may be
+// older than the lease.
+func (d *Replicator) drop(due []registry.Life) {
+	if len(due) == 0 {
+		return
+	}
+	d.opts.Awake()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.catchingUp {
+		return
+	}
+	now := d.now()
+	for _, id := range due {
+		l := d.lives[id]
+		if l == nil || l.state != registry.Orphaned {
+			continue
+		}
+		if v := d.verdictLocked(l, now); v == expire || v == dial && l.probing.visible == 0 {
+			d.dropLocked(l, d.opts.Clock.Now(), "its lease is over")
+		}
+	}
+}
+
+// forgetLocked lets go what is old: tombstones, drops, parts of frames that
+// never came to their end.
+func (d *Replicator) forgetLocked() {
+	now := d.now()
+	grace := registry.StampAt(max(0, now-d.opts.Grace.Milliseconds()))
+	memory := d.opts.DropMemory.Milliseconds()
+	for _, l := range d.lives {
+		d.metrics.tombstones.Add(float64(l.forget(grace, d.opts.TombstoneBytes)))
+		if l.dropped == 0 || now-l.dropped.Millis() <= memory {
+			continue
+		}
+		if l.state == registry.Dropped {
+			d.forgetLifeLocked(l)
+		} else {
+			l.dropped, l.back = 0, 0
+		}
+	}
+	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
+	maps.DeleteFunc(d.pulling, func(id registry.Life, pl *pull) bool { return !pl.running && (now >= pl.until+60_000 || d.lives[id] == nil) })
+}
+
+// Members takes the newest view of the cluster, this node included. It is
+// copied.
+func (d *Replicator) Members(ms []Member) {
+	d.mu.Lock()
+	old := d.members
+	d.members = make(map[string]Member, len(ms))
+	for _, m := range ms {
+		d.members[m.ID] = m
+	}
+	d.members[d.self.Node] = Member{ID: d.self.Node, Epoch: d.self.Epoch, State: Alive, Name: d.members[d.self.Node].Name}
+	for id, m := range d.members {
+		if id == d.self.Node {
+			continue
+		}
+		d.epochs[id] = max(d.epochs[id], m.Epoch)
+		p := d.peerLocked(id)
+		if m.Epoch > p.epoch {
+			p.restart(m.Epoch)
+		}
+		was, known := old[id]
+		switch {
+		case m.State == Alive:
+			if known && was.State == Silent {
+				d.catchUpAgainLocked()
+			}
+			if d.ctx.Err() == nil && p.cancel == nil {
+				p.headsDue = true
+				d.startSenderLocked(p)
+			}
+		case !known || was.State == Alive:
+			d.stopSenderLocked(p)
+			p.ready, p.targets = false, nil
+			d.log.Info("member is gone", zap.String("peer", m.Name), zap.Stringer("state", m.State))
+		}
+	}
+	for id, p := range d.peers { // membership has forgotten them
+		if _, ok := d.members[id]; !ok && old[id].ID != "" {
+			d.stopSenderLocked(p)
+			p.ready, p.targets = false, nil
+		}
+	}
+	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)
+	for _, l := range d.lives {
+		d.judgeLocked(l)
+	}
+	d.readinessLocked(time.Now())
+	d.mu.Unlock()
+	d.carryAll()
+}

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package grpcapi
+
+import "net"
+
+// peerClosed is only known here if the connection knows it by itself: the end
+// of a socket is then handled when it is read, which may be after this node
+// has spoken to others.
+func peerClosed(c net.Conn) bool {
+	known, ok := c.(interface{ PeerClosed() bool })
+	return ok && known.PeerClosed()
+}

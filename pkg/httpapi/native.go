@@ -1,0 +1,306 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// Native is what the native API (api.Path) tells and does. Each function may
+// be nil: the node does not have it, and the answer is api.CodeNotOffered. They
+// are called from any goroutine, and what they return is not changed
+// afterwards. An *api.Error goes to the caller as it is; any other error is
+// logged and becomes api.CodeInternal.
+type Native struct {
+	// Members tells the members as this node sees them.
+	Members func() api.Members
+	// Cluster tells this node's row of the matrix node × life.
+	Cluster func() api.Cluster
+	// EndSelfPreservation lets leases run again and tells what is then.
+	// Nothing happens if they run.
+	EndSelfPreservation func() api.SelfPreservation
+	// Hashes tells what every service looks like on the node with the given
+	// id; "" is this one. For an id that is no member's: api.CodeNotFound; for
+	// one that cannot be asked: api.CodeUnreachable.
+	Hashes func(ctx context.Context, node string) (api.Hashes, error)
+	// History asks all members that have not left. Those that do not answer
+	// while the context lasts are in the result with an error, so it is to
+	// return a little before. The name of the service is complete.
+	History func(ctx context.Context, s api.Service) ([]api.NodeHistory, error)
+	// DrainPlan tells what a drain would do.
+	DrainPlan func(ctx context.Context) (api.DrainPlan, error)
+	// Drain begins to drain this node, if that is not under way or done, and
+	// returns without waiting for it. The node still serves HTTP when it is
+	// over, so that DrainProgress can be asked. The context is that of the
+	// request only.
+	Drain func(ctx context.Context) (api.Drain, error)
+	// DrainProgress tells how far it is.
+	DrainProgress func() api.Drain
+}
+
+// Time that a request may take which other nodes are asked for.
+const (
+	historyTimeout = 5 * time.Second
+	hashesTimeout  = 20 * time.Second
+)
+
+// nativeRoutes adds the native API. It answers also while the node is not
+// ready: that is when people ask.
+//
+// There are no accounts, as in the rest of this server. What a browser sends
+// on behalf of another site is refused all the same: a page that an operator
+// looks at must not drain a node that only the operator reaches.
+func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
+	n := &s.opts.Native
+	type nativeHandler func(*http.Request) (any, error)
+	for _, rt := range []struct {
+		method, path string
+		offered      bool
+		handle       nativeHandler
+	}{
+		{"GET", "/members", n.Members != nil, func(*http.Request) (any, error) {
+			m := n.Members()
+			m.Members = listed(m.Members)
+			return m, nil
+		}},
+		{"GET", "/cluster", n.Cluster != nil, func(*http.Request) (any, error) {
+			c := n.Cluster()
+			c.Lives, c.Peers = listed(c.Lives), listed(c.Peers)
+			return c, nil
+		}},
+		{"POST", "/self-preservation/end", n.EndSelfPreservation != nil, s.endSelfPreservation},
+		{"GET", "/hashes", n.Hashes != nil, s.hashes},
+		{"GET", "/history", n.History != nil && n.Members != nil, s.history},
+		{"POST", "/drain", n.Drain != nil && n.DrainPlan != nil, s.drain},
+		{"GET", "/drain", n.DrainProgress != nil, func(*http.Request) (any, error) { return drained(n.DrainProgress()), nil }},
+	} {
+		route(rt.method+" "+api.Path+rt.path, func(w http.ResponseWriter, r *http.Request) error {
+			if !rt.offered {
+				return errNotInNode
+			}
+			if r.Method == http.MethodPost {
+				if err := s.checkWrite(r); err != nil {
+					return err
+				}
+			}
+			answer, err := rt.handle(r)
+			if err != nil {
+				return nativeError(err)
+			}
+			b, err := json.Marshal(answer)
+			if err != nil {
+				return err
+			}
+			w.Header().Set("Cache-Control", "no-store")
+			writeJSON(w, http.StatusOK, append(b, '\n'))
+			return nil
+		})
+	}
+	for path, methods := range map[string]string{
+		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD",
+		"/self-preservation/end": "POST", "/drain": "GET, HEAD, POST",
+	} {
+		route(api.Path+path, func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("Allow", methods)
+			return errNativeMethod(r, methods)
+		})
+	}
+	unknown := func(_ http.ResponseWriter, r *http.Request) error { return errNoNative(r) }
+	route(api.Path, unknown)
+	route(api.Path+"/", unknown)
+}
+
+// checkWrite refuses what a browser may send for another site, and what it may
+// send without asking first.
+func (s *Server) checkWrite(r *http.Request) error {
+	if err := s.crossOrigin.Check(r); err != nil {
+		return errCrossSite
+	}
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return errContentType
+	}
+	return nil
+}
+
+// readBody reads the one JSON value of a body, strictly: a misspelt field must
+// not turn a dry run into a real one.
+func (s *Server) readBody(r *http.Request, into any) error {
+	limit := int64(s.opts.MaxRequestBytes)
+	d := json.NewDecoder(http.MaxBytesReader(nil, r.Body, limit))
+	d.DisallowUnknownFields()
+	err := d.Decode(into)
+	if err == nil {
+		if _, more := d.Token(); more == io.EOF {
+			return nil
+		}
+		err = errors.New("there is more than one JSON value")
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return errNativeTooLarge(limit)
+	}
+	if err == io.EOF {
+		err = errors.New("it is empty")
+	}
+	return errNative("the body is not what this takes: "+err.Error(), "")
+}
+
+func (s *Server) endSelfPreservation(r *http.Request) (any, error) {
+	if err := s.readBody(r, &struct{}{}); err != nil {
+		return nil, err
+	}
+	s.log.Warn("self-preservation is ended by an operator", zap.String("peer", r.RemoteAddr))
+	return s.opts.Native.EndSelfPreservation(), nil
+}
+
+func (s *Server) hashes(r *http.Request) (any, error) {
+	q, err := query(r, "node")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), hashesTimeout)
+	defer cancel()
+	h, err := s.opts.Native.Hashes(ctx, q["node"])
+	h.Services = listed(h.Services)
+	return h, err
+}
+
+func (s *Server) history(r *http.Request) (any, error) {
+	q, err := query(r, "namespace", "group", "service", "instance")
+	if err != nil {
+		return nil, err
+	}
+	key := api.Service{Namespace: q["namespace"], Group: q["group"], Name: q["service"]}
+	if group, name, grouped := strings.Cut(key.Name, "@@"); grouped {
+		if key.Group != "" && key.Group != group {
+			return nil, errNative("service names the group "+clip(group)+", group another", "leave out one of them")
+		}
+		key.Group, key.Name = group, name
+	}
+	if nacos.Blank(key.Name) {
+		return nil, errNative("the parameter service is missing", "add ?service=NAME")
+	}
+	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
+		return nil, errNative(err.Error(), "")
+	}
+	if nacos.Blank(key.Namespace) {
+		key.Namespace = registry.DefaultNamespace
+	}
+	if nacos.Blank(key.Group) {
+		key.Group = registry.DefaultGroup
+	}
+	var ip string
+	var port int
+	if at := q["instance"]; at != "" {
+		if ip, port, err = splitInstance(at); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
+	defer cancel()
+	nodes, err := s.opts.Native.History(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, m := range s.opts.Native.Members().Members {
+		names[m.ID] = m.Name
+	}
+	return api.NewHistory(key, ip, port, nodes, names), nil
+}
+
+// splitInstance reads IP:PORT. Nacos takes names for addresses too, and IPv6
+// ones in any spelling; here is compared what was registered.
+func splitInstance(s string) (ip string, port int, err error) {
+	ip, p, err := net.SplitHostPort(s)
+	n, err2 := strconv.ParseUint(p, 10, 16)
+	if err != nil || err2 != nil || ip == "" {
+		return "", 0, errNative("instance is not IP:PORT: "+clip(s), "for example instance=10.0.0.7:8080, or instance=[fd00::7]:8080")
+	}
+	return ip, int(n), nil
+}
+
+func (s *Server) drain(r *http.Request) (any, error) {
+	var in api.DrainRequest
+	if err := s.readBody(r, &in); err != nil {
+		return nil, err
+	}
+	n := &s.opts.Native
+	switch {
+	case in.DryRun == nil:
+		return nil, errNative(`"dryRun" is missing`, `{"dryRun":true} tells the plan, {"dryRun":false} drains the node`)
+	case !*in.DryRun:
+		s.log.Info("drain is asked for", zap.String("peer", r.RemoteAddr))
+		d, err := n.Drain(r.Context())
+		return drained(d), err
+	}
+	plan, err := n.DrainPlan(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	d := api.Drain{State: api.DrainPlanned, Plan: plan, ClientsLeft: plan.Clients, InstancesLeft: plan.Instances}
+	if n.Members != nil {
+		for _, m := range n.Members().Members {
+			if m.Self {
+				d.Node, d.Name = m.ID, m.Name
+			}
+		}
+	}
+	return drained(d), nil
+}
+
+func drained(d api.Drain) api.Drain {
+	d.Plan.Targets = listed(d.Plan.Targets)
+	return d
+}
+
+// listed makes a list of none an empty one, which JSON tells apart.
+func listed[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// query reads the parameters of a request, each at most once. Unknown ones are
+// refused: a misspelt filter would show too much and be taken for all there is.
+func query(r *http.Request, known ...string) (params, error) {
+	p := params{}
+	if err := p.addQuery(r.URL.RawQuery); err != nil {
+		return nil, errNative(errTooMany.text, "")
+	}
+	for name := range p {
+		if !slices.Contains(known, name) {
+			return nil, errNative("there is no parameter "+clip(name), "known are "+strings.Join(known, ", "))
+		}
+	}
+	return p, nil
+}
+
+// nativeError dresses an error of the functions behind the API.
+func nativeError(err error) error {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		status := e.Status
+		if status < 400 || status > 599 {
+			status = http.StatusInternalServerError
+		}
+		return &apiError{status: status, shape: native, text: e.Code + ": " + e.Message, hint: e.Hint}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errNativeTimeout
+	}
+	return err
+}
