@@ -226,6 +226,20 @@ func (c *conn) closeLocked(end error, told bool) {
 	})
 }
 
+// PeerClosed reports whether the other side has closed the connection, also if
+// nobody has read that far: what the kernel knows of a socket.
+func (c *conn) PeerClosed() bool {
+	n := c.host.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := c.in
+	if !p.ended || len(p.segs) == 0 {
+		return false
+	}
+	end := p.segs[len(p.segs)-1]
+	return end.arrived || !end.at.After(time.Now()) && n.passLocked(p.from, p.to)
+}
+
 func (c *conn) LocalAddr() net.Addr  { return c.local }
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
