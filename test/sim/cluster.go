@@ -343,6 +343,7 @@ func (c *Cluster) Stop() {
 		x.host.Crash()
 	}
 	c.wg.Wait()
+	time.Sleep(10 * time.Second) // memberlist does not wait for its probes
 }
 
 // copyDir copies the files of a data directory, except its lock.
