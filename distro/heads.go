@@ -77,7 +77,7 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		d.metrics.refused.WithLabelValues(badReplayed).Inc() // gossip does that every day
 		return 0
 	}
-	p.headsClock = clock
+	p.headsClock, p.heardAt = clock, time.Now()
 	p.clockOff = time.Duration(clock.Millis()-time.Now().UnixMilli()) * time.Millisecond
 	p.ready, p.draining = hs.GetReady(), hs.GetDraining()
 	if !p.ready && !p.draining && time.Since(p.headsSent) > 200*time.Millisecond {

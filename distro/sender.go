@@ -41,6 +41,7 @@ type peer struct {
 	draining   bool
 	reliable   bool           // its last message came without a stream
 	headsClock registry.Stamp // of its newest heads
+	heardAt    time.Time      // when they came
 	clockOff   time.Duration  // against the wall clock of this machine
 	known      uint64         // of the own life, that it has applied
 	// targets: what it had of each life when this node began to catch up; nil:

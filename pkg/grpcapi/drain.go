@@ -46,7 +46,7 @@ func (s *Server) Drain(ctx context.Context, pace int) error {
 	}()
 	tick := time.NewTicker(drainSlice)
 	defer tick.Stop()
-	asked, hadTarget := 0, time.Now()
+	asked, hadTarget := 0, time.Time{} // not waited for if there is none at first
 	deal := dealer{}
 	for {
 		conns := s.registered() // nobody comes any more but who was being set up

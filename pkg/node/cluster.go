@@ -3,11 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -124,7 +121,7 @@ func (alone) Pull(context.Context, string, []byte, func([]byte) error) error {
 	return cluster.ErrUnreachable
 }
 
-func members(v *cluster.View) []distro.Member {
+func distroMembers(v *cluster.View) []distro.Member {
 	ms := make([]distro.Member, len(v.Members))
 	for i, m := range v.Members {
 		ms[i] = distro.Member{ID: m.ID, Epoch: m.Epoch, Name: m.Name}
