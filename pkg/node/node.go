@@ -227,7 +227,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.Registry, gs.Push = reg, engine
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
-		gs.Redirect = func() []grpcapi.Target { return targets(members.View(), replicator.ReadyPeers()) }
+		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
 		gs.SomeoneSilent = replicator.SomeoneSilent
 		gs.MovingDone = func(since time.Time, addrs []string) bool { return replicator.MovingDone(since, addrs...) }
 	}
