@@ -45,10 +45,12 @@ func newNetwork(nodes ...string) (_ *network, err error) {
 		if err != nil {
 			return nil, err
 		}
-		n.nodes = append(n.nodes, node)
 		ns, link := n.namespace(node), n.name+node
+		if err = ipAll("netns add " + ns); err != nil {
+			return nil, err
+		}
+		n.nodes = append(n.nodes, node)
 		err = ipAll(
-			"netns add "+ns,
 			"link add "+link+" type veth peer name eth0 netns "+ns,
 			"link set "+link+" master "+n.name+" up",
 			"-n "+ns+" addr add "+n.address(i)+"/24 dev eth0",
@@ -96,7 +98,8 @@ func (n *network) neighbours(a, b, verb, as string) error {
 func (n *network) close() error {
 	var errs []error
 	for _, node := range n.nodes {
-		errs = append(errs, ipAll("netns del "+n.namespace(node)))
+		// A namespace ends with the last process in it, its link with this command.
+		errs = append(errs, ipAll("link del "+n.name+node), ipAll("netns del "+n.namespace(node)))
 	}
 	return errors.Join(append(errs, ipAll("link del "+n.name))...)
 }
@@ -117,8 +120,8 @@ func removeLeftNetworks() {
 	}
 	spaces, _ := exec.Command("ip", "netns", "list").Output()
 	left(spaces, "netns del ")
-	bridges, _ := exec.Command("ip", "-o", "link", "show", "type", "bridge").Output()
-	left(bridges, "link del ")
+	links, _ := exec.Command("ip", "-o", "link", "show").Output()
+	left(links, "link del ")
 }
 
 // freePrefix finds a private network that this machine has no address in.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -133,19 +134,16 @@ func (r *recorder) state() (state, <-chan struct{}) {
 
 func (s *state) String() string {
 	var parts []string
-	switch len(s.lacking) {
-	case 0:
+	if len(s.lacking) == 0 {
 		parts = append(parts, fmt.Sprintf("all live ones seen by all %d observers", s.observers))
-	default:
-		var who []string
-		for o, names := range s.lacking {
-			who = append(who, fmt.Sprintf("%s lacks %s", o, some(names)))
+	} else {
+		var missing []string
+		for _, names := range s.lacking {
+			missing = append(missing, names...)
 		}
-		slices.Sort(who)
-		if len(who) > 3 {
-			who = append(who[:3], fmt.Sprintf("%d more observers", len(who)-3))
-		}
-		parts = append(parts, "MISSING: "+strings.Join(who, "; "))
+		slices.Sort(missing)
+		parts = append(parts, fmt.Sprintf("MISSING: %s; by %d of %d: %s", some(slices.Compact(missing)),
+			len(s.lacking), s.observers, some(slices.Sorted(maps.Keys(s.lacking)))))
 	}
 	if s.dead > 0 {
 		parts = append(parts, fmt.Sprintf("dead ones seen %d times", s.dead))
