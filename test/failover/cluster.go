@@ -35,7 +35,8 @@ type cluster struct {
 	port  int
 	nodes []*node
 	net   *network // nil: loopback
-	// joined: the binary knows how to make a cluster of them.
+	// joined: the binary knows how to make a cluster of them; an early one did
+	// not.
 	joined bool
 	flags  []string
 }
@@ -53,11 +54,8 @@ type node struct {
 // newCluster prepares the nodes and starts none.
 func newCluster(bin, dir string, names []string, network *network) (*cluster, error) {
 	c := &cluster{bin: bin, net: network}
-	help, err := exec.Command(bin, "serve", "--help").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("%s serve --help: %w: %s", bin, err, help)
-	}
-	c.joined = strings.Contains(string(help), "--join") && len(names) > 1
+	var err error
+	c.joined = len(names) > 1 && exec.Command(bin, "serve", "--check", "--join", "127.0.0.1", "--expect", "3").Run() == nil
 	// The first byte of the last part is left to the host.
 	prefix := fmt.Sprintf("127.%d.%d.", 16+mathrand.IntN(200), mathrand.IntN(256))
 	if network != nil {

@@ -111,7 +111,7 @@ func (s *stage) setUp(ctx context.Context, p *plan) error {
 	}
 	s.say("nodes: %s ready after %.1f s", s.cluster.servers(), time.Since(start).Seconds())
 	if len(s.cluster.nodes) > 1 && !s.cluster.joined {
-		s.note("this binary has no --join: the nodes do not know each other")
+		s.note("this binary makes no clusters: the nodes do not know each other")
 	}
 
 	start = time.Now()
