@@ -23,6 +23,9 @@ build: ## build the static binary bin/starling
 run: build ## run a node on this machine, with its data in ./starling-data
 	@exec $(BIN) serve
 
+cluster: build ## run three nodes on this machine until Ctrl-C, to try things out
+	@exec deploy/cluster.sh $(BIN)
+
 test: ## everything that must hold; what CI runs
 	@$(call run-all,check unit golden compat attack)
 	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log); \
@@ -100,6 +103,16 @@ sim: ## simulate clusters: named schedules, and SEEDS=200 random ones from SEED=
 
 mutants: ## break the code on purpose and show that the simulation notices
 	go run ./test/sim/mutants
+
+# Its own tests first: a verdict that cannot fail is worth nothing. Fewer
+# providers than in the long form, because CI has the time of four minutes.
+failover: build ## break clusters under official SDKs, four ways, under four minutes
+	@cd test/failover; go test -count=1 ./...; \
+	go run . -bin $(abspath $(BIN)) -scenarios short -providers 40 -report $(abspath bin/failover.json)
+
+failover-full: build ## the same in all ways, with 100 providers: half an hour
+	@cd test/failover; go test -count=1 ./...; \
+	go run . -bin $(abspath $(BIN)) -scenarios all -report $(abspath bin/failover.json)
 
 fuzz: ## run each fuzzer for 30 s
 	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg || true); \

@@ -140,13 +140,14 @@ func (c *Cluster) Start(ctx context.Context) (err error) {
 		}
 	}()
 
-	bind := netip.IPv6Unspecified()
+	bind, listenOn := netip.IPv4Unspecified(), "" // which is IPv6 as well, where there is any
 	if o.Bind != "" {
 		if bind, err = c.resolveAdvertise(ctx, o.Bind); err != nil {
 			return err
 		}
+		listenOn = bind.String()
 	}
-	listener, err := o.Listen("tcp", net.JoinHostPort(bind.String(), strconv.Itoa(o.PeerPort)))
+	listener, err := o.Listen("tcp", net.JoinHostPort(listenOn, strconv.Itoa(o.PeerPort)))
 	if err != nil {
 		return fmt.Errorf("cluster: peer port: %w", err)
 	}
@@ -165,7 +166,7 @@ func (c *Cluster) Start(ctx context.Context) (err error) {
 		host = bind.String()
 	}
 	if host != "" {
-		a, err := c.resolveAdvertise(ctx, host)
+		a, err := c.resolveAdvertise(ctx, host) // memberlist takes only addresses
 		if err != nil {
 			return err
 		}

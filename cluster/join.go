@@ -204,8 +204,8 @@ func (c *Cluster) lookup(ctx context.Context, host string) ([]netip.Addr, error)
 	return as, nil
 }
 
-// resolveAdvertise finds the address that others are told. A name is tried for
-// a while: the record of a pod may appear after the pod.
+// resolveAdvertise finds the address of this node. A name is tried for a
+// while: the record of a pod may appear after the pod.
 func (c *Cluster) resolveAdvertise(ctx context.Context, host string) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveAtAll)
 	defer cancel()
@@ -216,7 +216,7 @@ func (c *Cluster) resolveAdvertise(ctx context.Context, host string) (netip.Addr
 		}
 		select {
 		case <-ctx.Done():
-			return netip.Addr{}, fmt.Errorf("cluster: address to advertise: %w", err)
+			return netip.Addr{}, fmt.Errorf("cluster: own address: %w", err)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}

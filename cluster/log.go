@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,10 +79,7 @@ func (w *logBridge) repeats(text []byte) bool {
 
 // once tells whether something is said for the first time.
 func (c *Cluster) once(what ...string) bool {
-	key := ""
-	for _, w := range what {
-		key += w + "\x00"
-	}
+	key := strings.Join(what, "\x00")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.said[key] {

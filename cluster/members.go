@@ -108,6 +108,7 @@ func (c *Cluster) takeFacts() {
 			}
 			m = &member{Member: Member{ID: id, Since: now}, reliable: make(chan struct{}, 1)}
 			c.members[id] = m
+			c.pathsLocked(id) // it may have dialled before gossip told of it
 			c.log.Info("member joined", zap.String("node", id), zap.String("name", f.meta.name), zap.Stringer("gossip", f.addr))
 		}
 		newLife := f.meta.epoch > m.Epoch

@@ -322,6 +322,14 @@ func (c *Cluster) unlist(s *stream) {
 	}
 }
 
+// Connected reports whether a stream to or from a member is up.
+func (c *Cluster) Connected(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.paths[id]
+	return p != nil && (p.in != nil || p.out != nil)
+}
+
 // sendReliable sends by memberlist: a connection for each message. At most one
 // is under way to a member.
 func (c *Cluster) sendReliable(ctx context.Context, to string, msg []byte) error {

@@ -47,6 +47,7 @@ type cut struct {
 // was written again later would be missing, and the prefix would lie. Who is
 // below the floor, or has nothing, gets the whole life.
 func (l *life) cut(from uint64) cut {
+	from = min(from, l.applied) // a reader may have more
 	c := cut{life: l.id, from: from, to: l.applied, floor: l.floor, whole: from == 0 || from < l.floor}
 	if c.whole {
 		c.from = 0

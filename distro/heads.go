@@ -77,14 +77,16 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		d.metrics.refused.WithLabelValues(badReplayed).Inc() // gossip does that every day
 		return 0
 	}
-	p.headsClock = clock
+	p.headsClock, p.heardAt = clock, time.Now()
 	p.clockOff = time.Duration(clock.Millis()-time.Now().UnixMilli()) * time.Millisecond
 	p.ready, p.draining = hs.GetReady(), hs.GetDraining()
 	if !p.ready && !p.draining && time.Since(p.headsSent) > 200*time.Millisecond {
 		p.headsDue = true // it waits for them
 		p.poke()
 	}
-	d.adoptEndedLocked(hs)
+	if clock > d.sinceStamp { // not of before this process started
+		d.adoptEndedLocked(hs)
+	}
 	now := d.now()
 	for _, h := range hs.GetHeads() {
 		id := readLife(h.GetLife())
@@ -116,6 +118,9 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 
 func (d *Replicator) heardOfOwnLocked(p *peer, h *pb.Head) {
 	p.known = max(p.known, h.GetApplied())
+	missed := registry.LifeState(h.GetState()) != registry.Living
+	d.own.probed = d.own.probed || p.missed && !missed
+	p.missed = missed
 	if h.GetApplied() == d.own.applied {
 		if h.GetDigest() == d.own.digest {
 			d.own.digestMatched = d.now()
@@ -134,6 +139,9 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	d.opts.Clock.Adopt(ownerClock)
 	l := d.hearDropLocked(p, h, d.lives[id])
 	if l == nil {
+		if registry.LifeState(h.GetState()) == registry.Dropped {
+			return // forgotten here, and soon there
+		}
 		if len(d.lives) >= d.opts.MaxLives {
 			d.refuseLocked(p.id, badTooMany, fmt.Errorf("head of %v", id))
 			return
@@ -142,6 +150,7 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	}
 	if ownerClock > l.ownerClock {
 		l.ownerClock, l.ownerVersion = ownerClock, max(l.ownerVersion, h.GetOwnerVersion())
+		d.spokenLocked(l)
 	}
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
 		l.deadline = max(l.deadline, h.GetDeadline())

@@ -46,6 +46,7 @@ type life struct {
 	behindSince   int64 // milliseconds; 0: not behind the owner's head
 	digestMatched int64 // milliseconds; last time that a peer's digest was the same
 	probing       probing
+	probed        bool // there are results of probes, and its owner has not spoken since
 }
 
 func newLife(id registry.Life) *life {

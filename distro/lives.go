@@ -55,7 +55,7 @@ func (d *Replicator) judgeLocked(l *life) {
 			l.paused = 0
 		}
 		l.probing = probing{}
-		d.setStateLocked(l, registry.Orphaned, 0)
+		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
 		d.metrics.orphaned.Inc()
 		d.log.Info("life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
 	case !gone && l.state == registry.Orphaned && spoken > l.orphanedAt && caughtUp:
@@ -89,19 +89,40 @@ func (d *Replicator) returnLocked(l *life) {
 	d.log.Info("life is living again", zap.Stringer("life", l.id))
 }
 
-func (d *Replicator) setStateLocked(l *life, s registry.LifeState, back registry.Stamp) {
+// setStateLocked tells the registry; at is the owner's clock on its return,
+// else the newest one heard.
+func (d *Replicator) setStateLocked(l *life, s registry.LifeState, at registry.Stamp) {
 	l.state = s
 	d.changes++
 	d.gossip.news = true
 	id := l.id
-	d.tellLocked(id, func(r Registry) { r.SetLife(id, s, back) })
+	d.tellLocked(id, func(r Registry) { r.SetLife(id, s, at) })
+}
+
+// spokenLocked: results of probes are void after a later head of the owner, so
+// the registry must know of it. It costs a look at all services of the life,
+// and is left out for those that were never probed.
+func (d *Replicator) spokenLocked(l *life) {
+	if l.state == registry.Orphaned && l.probed {
+		l.probed = false
+		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
+	}
+}
+
+// ownSpokenLocked does the same for the own life, after others had missed it.
+func (d *Replicator) ownSpokenLocked() {
+	if d.own.probed {
+		d.own.probed = false
+		id, now := d.self, d.opts.Clock.Now()
+		d.tellLocked(id, func(r Registry) { r.SetLife(id, registry.Living, now) })
+	}
 }
 
 // dropLocked lets a life go as a whole. It stays here with its records, which
 // go on hiding what they named, until the drop is forgotten.
 func (d *Replicator) dropLocked(l *life, at registry.Stamp, why string) {
 	l.dropped = max(l.dropped, at)
-	d.setStateLocked(l, registry.Dropped, 0)
+	d.setStateLocked(l, registry.Dropped, l.ownerClock)
 	d.metrics.dropped.Inc()
 	d.log.Info("life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
 }

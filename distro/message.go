@@ -213,6 +213,11 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 		if call := registryCall(f.life, news, absent, l.maxRecord); call != nil {
 			d.tellLocked(f.life, call)
 		}
+		for _, n := range news {
+			if n.probe != nil {
+				d.probedLocked(n.probe.Of)
+			}
+		}
 		l.noteLag(d.now())
 		if l.lag() == 0 {
 			delete(d.peerLocked(from).asked, f.life)

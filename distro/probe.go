@@ -115,6 +115,9 @@ func (d *Replicator) dialAll(ctx context.Context, targets []target) {
 			d.mu.Lock()
 			l := d.lives[t.life]
 			still := l != nil && l.probing.due && l.state == registry.Orphaned && !d.catchingUp
+			if still {
+				l.probed = true
+			}
 			d.mu.Unlock()
 			if !still {
 				return // its owner has spoken meanwhile
@@ -124,6 +127,12 @@ func (d *Replicator) dialAll(ctx context.Context, targets []target) {
 			d.opts.Registry.Unanswered(p)
 			d.writeProbe(p)
 		})
+	}
+}
+
+func (d *Replicator) probedLocked(id registry.Life) {
+	if l := d.lives[id]; l != nil {
+		l.probed = true
 	}
 }
 

@@ -47,6 +47,9 @@ func (d *Replicator) readinessLocked(now time.Time) {
 			}
 		}
 	}
+	if d.served && !d.ready {
+		d.own.probed = true // after a stall
+	}
 	d.catchingUp = false
 	d.ready = !d.draining
 	d.served = d.served || d.ready

@@ -8,7 +8,6 @@ import (
 	pb "github.com/starling-registry/starling/proto"
 )
 
-
 // A peer is another node as the replication sees it. All but the constant
 // fields are guarded by the replicator's mu.
 //
@@ -41,8 +40,10 @@ type peer struct {
 	draining   bool
 	reliable   bool           // its last message came without a stream
 	headsClock registry.Stamp // of its newest heads
+	heardAt    time.Time      // when they came
 	clockOff   time.Duration  // against the wall clock of this machine
 	known      uint64         // of the own life, that it has applied
+	missed     bool           // it takes this node for gone
 	// targets: what it had of each life when this node began to catch up; nil:
 	// not told yet.
 	targets map[registry.Life]uint64
@@ -62,7 +63,7 @@ func (d *Replicator) peerLocked(id string) *peer {
 func (p *peer) restart(epoch uint64) {
 	p.epoch, p.fresh, p.headsDue = epoch, true, true
 	p.acks, p.pulls, p.answers, p.asked = map[registry.Life]struct{}{}, map[registry.Life]uint64{}, map[registry.Life]uint64{}, map[registry.Life]*asked{}
-	p.ready, p.draining, p.headsClock, p.known, p.targets = false, false, 0, 0, nil
+	p.ready, p.draining, p.missed, p.headsClock, p.known, p.targets = false, false, false, 0, 0, nil
 }
 
 func (p *peer) poke() {

@@ -51,7 +51,8 @@ type PeerStatus struct {
 	Acked       uint64 // version of the own life that it has
 	QueuedBytes uint64 // of own records not sent to it
 	ClockOff    time.Duration
-	ClockBad    bool // more than a second off this machine's clock
+	ClockBad    bool      // more than a second off this machine's clock
+	LastHeard   time.Time // of its last heads; zero: never
 }
 
 // SelfPreservation says whether leases stand still because too many members
@@ -105,7 +106,7 @@ func (d *Replicator) Status() Status {
 		if p := d.peers[id]; p != nil {
 			ps.Ready, ps.Draining, ps.Acked, ps.ClockOff = p.ready, p.draining, p.known, p.clockOff
 			ps.ClockBad = p.headsClock != 0 && max(p.clockOff, -p.clockOff) > d.opts.FlagClockOff
-			ps.QueuedBytes = d.written - p.sentBytes
+			ps.QueuedBytes, ps.LastHeard = d.written-p.sentBytes, p.heardAt
 		}
 		s.Peers = append(s.Peers, ps)
 	}

@@ -1619,6 +1619,7 @@ type Event struct {
 	Client        string                 `protobuf:"bytes,5,opt,name=client,proto3" json:"client,omitempty"`
 	Before        *Instance              `protobuf:"bytes,6,opt,name=before,proto3" json:"before,omitempty"` // none: it came
 	After         *Instance              `protobuf:"bytes,7,opt,name=after,proto3" json:"after,omitempty"`   // none: it went
+	Key           *Instance              `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`       // ip, port and cluster
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1698,6 +1699,13 @@ func (x *Event) GetBefore() *Instance {
 func (x *Event) GetAfter() *Instance {
 	if x != nil {
 		return x.After
+	}
+	return nil
+}
+
+func (x *Event) GetKey() *Instance {
+	if x != nil {
+		return x.Key
 	}
 	return nil
 }
@@ -1995,7 +2003,7 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\aservice\x18\x03 \x01(\tR\aservice\"[\n" +
 	"\x0fHistoryResponse\x12*\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.starling.v1.EventR\x06events\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\xe2\x01\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\x8b\x02\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02at\x18\x01 \x01(\x06R\x02at\x12)\n" +
 	"\x06origin\x18\x02 \x01(\v2\x11.starling.v1.LifeR\x06origin\x12\x14\n" +
@@ -2003,7 +2011,8 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\x05cause\x18\x04 \x01(\tR\x05cause\x12\x16\n" +
 	"\x06client\x18\x05 \x01(\tR\x06client\x12-\n" +
 	"\x06before\x18\x06 \x01(\v2\x15.starling.v1.InstanceR\x06before\x12+\n" +
-	"\x05after\x18\a \x01(\v2\x15.starling.v1.InstanceR\x05after\"\x16\n" +
+	"\x05after\x18\a \x01(\v2\x15.starling.v1.InstanceR\x05after\x12'\n" +
+	"\x03key\x18\b \x01(\v2\x15.starling.v1.InstanceR\x03key\"\x16\n" +
 	"\x14ServiceHashesRequest\"M\n" +
 	"\x15ServiceHashesResponse\x124\n" +
 	"\bservices\x18\x01 \x03(\v2\x18.starling.v1.ServiceHashR\bservices\"\xb8\x01\n" +
@@ -2081,22 +2090,23 @@ var file_proto_peer_proto_depIdxs = []int32{
 	0,  // 17: starling.v1.Event.origin:type_name -> starling.v1.Life
 	6,  // 18: starling.v1.Event.before:type_name -> starling.v1.Instance
 	6,  // 19: starling.v1.Event.after:type_name -> starling.v1.Instance
-	23, // 20: starling.v1.ServiceHashesResponse.services:type_name -> starling.v1.ServiceHash
-	2,  // 21: starling.v1.Peer.Sync:input_type -> starling.v1.Message
-	15, // 22: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
-	16, // 23: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
-	18, // 24: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
-	21, // 25: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
-	2,  // 26: starling.v1.Peer.Sync:output_type -> starling.v1.Message
-	2,  // 27: starling.v1.Peer.Pull:output_type -> starling.v1.Message
-	17, // 28: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
-	19, // 29: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
-	22, // 30: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	6,  // 20: starling.v1.Event.key:type_name -> starling.v1.Instance
+	23, // 21: starling.v1.ServiceHashesResponse.services:type_name -> starling.v1.ServiceHash
+	2,  // 22: starling.v1.Peer.Sync:input_type -> starling.v1.Message
+	15, // 23: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
+	16, // 24: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
+	18, // 25: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
+	21, // 26: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
+	2,  // 27: starling.v1.Peer.Sync:output_type -> starling.v1.Message
+	2,  // 28: starling.v1.Peer.Pull:output_type -> starling.v1.Message
+	17, // 29: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
+	19, // 30: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
+	22, // 31: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
+	27, // [27:32] is the sub-list for method output_type
+	22, // [22:27] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_proto_peer_proto_init() }

@@ -50,11 +50,11 @@ func run(t *testing.T, f func(*testing.T, *bench)) {
 		opts := grpcapi.DefaultOptions()
 		opts.Registry, opts.Push, opts.Logger, opts.Metrics = b.reg, b.engine, zap.NewNop(), prometheus.NewRegistry()
 		opts.Ready = func() bool { return b.ready }
-		opts.Redirect = func() []grpcapi.Target {
+		opts.Redirect = func() ([]grpcapi.Target, bool) {
 			if b.move == "" {
-				return nil
+				return nil, true
 			}
-			return []grpcapi.Target{{Host: b.move, Port: 8848}}
+			return []grpcapi.Target{{Host: b.move, Port: 8848}}, true
 		}
 		b.server = grpcapi.New(opts)
 		served := make(chan error)

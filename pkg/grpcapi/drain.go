@@ -53,7 +53,7 @@ func (s *Server) Drain(ctx context.Context, pace int) error {
 		if len(conns) == 0 {
 			return nil
 		}
-		targets := s.opts.Redirect()
+		targets, others := s.opts.Redirect()
 		switch {
 		case len(targets) > 0:
 			hadTarget = time.Now()
@@ -67,7 +67,7 @@ func (s *Server) Drain(ctx context.Context, pace int) error {
 					asked++
 				}
 			}
-		case time.Since(hadTarget) >= s.opts.ResetGrace || s.alone:
+		case time.Since(hadTarget) >= s.opts.ResetGrace || !others:
 			return ErrNoTarget
 		}
 		select {
@@ -147,7 +147,7 @@ func (s *Server) Plan(pace int, limit time.Duration) Plan {
 			p.Instances += len(instances)
 		}
 	}
-	targets := s.opts.Redirect()
+	targets, _ := s.opts.Redirect()
 	if len(targets) == 0 || len(conns) == 0 {
 		return p
 	}

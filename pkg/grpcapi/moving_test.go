@@ -425,8 +425,8 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%d instances, want those that were not deregistered", n)
 		}
 	}, sw.edit, func(o *Options) {
-		o.Redirect = func() []Target {
-			return []Target{{"10.0.0.2", 8848}, {"10.0.0.3", 8848}}
+		o.Redirect = func() ([]Target, bool) {
+			return []Target{{"10.0.0.2", 8848}, {"10.0.0.3", 8848}}, true
 		}
 	})
 }
@@ -453,11 +453,11 @@ func TestNobodyIsMovedWithoutATarget(t *testing.T) {
 		}
 		c.close()
 	}, sw.edit, func(o *Options) {
-		o.Redirect = func() []Target {
+		o.Redirect = func() ([]Target, bool) {
 			if ready.Load() {
-				return []Target{{"10.0.0.2", 8848}}
+				return []Target{{"10.0.0.2", 8848}}, true
 			}
-			return nil
+			return nil, true
 		}
 	})
 }

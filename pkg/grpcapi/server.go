@@ -40,9 +40,10 @@ type Options struct {
 	// Ready reports whether the node takes SDK connections; until it does,
 	// clients are told to try another server. Nil: always.
 	Ready func() bool
-	// Redirect names the other nodes that are ready to take clients. Nil:
+	// Redirect names the other nodes that are ready to take clients, and says
+	// whether there are others that may become so. Nil:
 	// there are no other nodes, and nobody is ever moved.
-	Redirect func() []Target
+	Redirect func() (ready []Target, others bool)
 
 	// Awake is called, with no lock held, before a connection is set up, a
 	// request changes something, or anything is removed. It returns when the
@@ -123,7 +124,6 @@ type Server struct {
 	metrics *metrics
 	start   time.Time // lastActive counts from here
 
-	alone      bool         // there are no other nodes
 	lastMillis atomic.Int64 // of the newest connection id
 	admission  admission
 	draining   atomic.Bool
@@ -142,7 +142,7 @@ type Server struct {
 
 // New makes a server; Serve starts it.
 func New(opts Options) *Server {
-	s := &Server{alone: opts.Redirect == nil, start: time.Now(), conns: map[*conn]struct{}{}}
+	s := &Server{start: time.Now(), conns: map[*conn]struct{}{}}
 	opts.complete()
 	s.opts = opts
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
@@ -228,7 +228,7 @@ func (o *Options) complete() {
 		o.Ready = func() bool { return true }
 	}
 	if o.Redirect == nil {
-		o.Redirect = func() []Target { return nil }
+		o.Redirect = func() ([]Target, bool) { return nil, false }
 	}
 	if o.Awake == nil {
 		o.Awake = func() {}

@@ -629,7 +629,7 @@ func TestStopMovesClients(t *testing.T) {
 			t.Errorf("%d instances, want 1", n)
 		}
 	}, func(o *Options) {
-		o.Redirect = func() []Target { return []Target{{"10.0.0.2", 8848}} }
+		o.Redirect = func() ([]Target, bool) { return []Target{{"10.0.0.2", 8848}}, true }
 	})
 }
 

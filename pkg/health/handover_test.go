@@ -2,7 +2,9 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,8 +175,13 @@ func (n *node) events(k registry.ServiceKey) string {
 }
 
 func (n *node) leases() (total int) {
-	for _, c := range n.clients {
+	n.Beats.mu.RLock()
+	clients := slices.Collect(maps.Values(n.clients))
+	n.Beats.mu.RUnlock()
+	for _, c := range clients {
+		c.mu.Lock()
 		total += len(c.leases)
+		c.mu.Unlock()
 	}
 	return total
 }

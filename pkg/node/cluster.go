@@ -3,11 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -124,7 +121,7 @@ func (alone) Pull(context.Context, string, []byte, func([]byte) error) error {
 	return cluster.ErrUnreachable
 }
 
-func members(v *cluster.View) []distro.Member {
+func distroMembers(v *cluster.View) []distro.Member {
 	ms := make([]distro.Member, len(v.Members))
 	for i, m := range v.Members {
 		ms[i] = distro.Member{ID: m.ID, Epoch: m.Epoch, Name: m.Name}
@@ -152,15 +149,19 @@ func via(v cluster.Via) distro.Via {
 	return distro.Gossip
 }
 
-// targets are the nodes that a client may be sent to.
-func targets(v *cluster.View, ready []string) []grpcapi.Target {
-	var ts []grpcapi.Target
+// targets are the nodes that a client may be sent to; others: there are some
+// that may become ready.
+func targets(v *cluster.View, ready []string) (ts []grpcapi.Target, others bool) {
 	for _, m := range v.Members {
-		if !m.Self && m.State == cluster.Alive && !m.Leaving && slices.Contains(ready, m.ID) {
+		if m.Self || m.State != cluster.Alive || m.Leaving {
+			continue
+		}
+		others = true
+		if slices.Contains(ready, m.ID) {
 			ts = append(ts, grpcapi.Target{Host: m.Host, Port: m.HTTPPort})
 		}
 	}
-	return ts
+	return ts, others
 }
 
 // gossipAddrs are where the other members can be found after a restart.

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
 
+	"github.com/starling-registry/starling/cluster"
+	"github.com/starling-registry/starling/distro"
 	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/health"
 	"github.com/starling-registry/starling/pkg/httpapi"
@@ -87,16 +89,22 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	// The registry tells the push engine what changed.
+	// The registry tells the push engine what changed, and the replicator what
+	// clients of this node wrote.
 	var engine *push.Engine
+	var replicator *distro.Replicator
+	life := registry.Life{Node: dir.NodeID, Epoch: dir.Epoch}
 	reg := registry.New(registry.Options{
 		Clock:           clock,
+		Life:            life,
+		HideAge:         opts.TombstoneGrace.Milliseconds(),
 		History:         registry.HistoryLimits{PerService: opts.HistoryPerService, Bytes: int64(opts.HistoryBytes), KeepGone: opts.HistoryKeep.Milliseconds()},
 		EmptyServiceAge: opts.EmptyServiceAge.Milliseconds(),
 		OverrideAge:     opts.OverrideAge.Milliseconds(),
 		MaxPerClient:    opts.MaxInstancesPerConnection,
 		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
 		Presence:        func(key registry.ServiceKey) { engine.MarkPresence(key) },
+		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
@@ -111,19 +119,71 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	n.later("push", func(context.Context) error { engine.Stop(); return nil })
 
 	// Who is about to act on what has become of clients looks first whether
-	// this process stood still. The servers do not run yet; they are there
-	// before anybody asks.
+	// this process stood still. The parts do not run yet; they are there before
+	// anybody asks. Nothing goes to other nodes before the connections that
+	// have been closed meanwhile are marked.
 	var beats *health.Beats
 	var sdks *grpcapi.Server
-	pulse := newPulse(nil, func(d time.Duration) {
+	pulse := newPulse(opts.Freeze, func(d time.Duration) {
 		closed := sdks.HandleClosed()
 		beats.Stalled()
+		replicator.Stalled()
 		log.Warn("this process stood still; what is overdue counts from now", zap.Duration("for", d), zap.Int("closedConnections", closed))
 	})
 
+	// The cluster carries what the replicator says. A node whose ports for
+	// others are closed has the replicator too: it brings back what a restart
+	// would lose.
+	var web *httpapi.Server
+	var peers distro.Peers = alone{}
+	var members *cluster.Cluster
+	if opts.isCluster() {
+		co, err := opts.clusterOptions(dir, cluster.Handlers{
+			Message:   func(from string, v cluster.Via, msg []byte) { replicator.Message(from, via(v), msg) },
+			Connected: func(peer string) { replicator.Connected(peer) },
+			Pull: func(ctx context.Context, from string, req []byte, send func([]byte) error) error {
+				return replicator.Serve(ctx, from, req, send)
+			},
+			Calls: map[string]func(context.Context, string, []byte) ([]byte, error){
+				"Forward":       func(ctx context.Context, _ string, body []byte) ([]byte, error) { return web.Forwarded(ctx, body) },
+				"History":       func(_ context.Context, _ string, body []byte) ([]byte, error) { return answerHistory(reg, body) },
+				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock) },
+			},
+			Members: func(v *cluster.View) {
+				replicator.Members(distroMembers(v))
+				if err := dir.SaveMembers(gossipAddrs(v)); err != nil {
+					log.Error("the members cannot be saved; after a restart this node finds them by --join only", zap.Error(err))
+				}
+			},
+			ClusterID: func(id string) {
+				if err := dir.SaveClusterID(id); err != nil {
+					n.fail(err)
+				}
+			},
+		}, metrics)
+		if err != nil {
+			return nil, err
+		}
+		if members, err = cluster.New(co); err != nil {
+			return nil, err
+		}
+		peers = members
+	}
+	do := opts.distroOptions()
+	do.Registry, do.Peers, do.Life, do.Clock, do.Awake = reg, peers, life, clock, pulse.awake
+	do.Load, do.Save = dir.OpenSnapshot, dir.SaveSnapshot
+	do.Outlived = func() {
+		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again"))
+	}
+	do.Logger, do.Metrics = log, metrics
+	replicator = distro.New(do)
+
 	ho := health.DefaultOptions()
 	ho.Registry, ho.Interval, ho.Timeout, ho.DeleteAfter = reg, opts.BeatCheck, opts.BeatTimeout, opts.BeatDelete
-	ho.Awake = pulse.awake
+	ho.Awake, ho.Life, ho.HandoverGrace = pulse.awake, life, opts.HandoverGrace
+	if members != nil {
+		ho.Owner = func(client string) bool { return replicator.Owner(client) == dir.NodeID }
+	}
 	ho.Logger, ho.Metrics = log.Named("health"), metrics
 	if err := ho.Validate(); err != nil {
 		return nil, err
@@ -157,8 +217,20 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	})
 
 	var serving atomic.Bool
+	ready := func() (bool, string) {
+		if !serving.Load() {
+			return false, "the node is starting or stopping"
+		}
+		return replicator.Ready()
+	}
 	gs := grpcapi.DefaultOptions()
-	gs.Registry, gs.Push, gs.Ready = reg, engine, serving.Load
+	gs.Registry, gs.Push = reg, engine
+	gs.Ready = func() bool { ok, _ := ready(); return ok }
+	if members != nil {
+		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
+		gs.SomeoneSilent = replicator.SomeoneSilent
+		gs.MovingDone = func(since time.Time, addrs []string) bool { return replicator.MovingDone(since, addrs...) }
+	}
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait
 	gs.SendTimeout, gs.SetupTimeout, gs.MovingFor = opts.PushAckTimeout, opts.SetupTimeout, opts.MovingFor
 	gs.ReceiveTimeout = opts.ReceiveTimeout
@@ -176,12 +248,10 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs := httpapi.DefaultOptions()
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
-	hs.Ready = func() (bool, string) {
-		if serving.Load() {
-			return true, ""
-		}
-		return false, "the node is stopping"
-	}
+	hs.Ready = ready
+	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, ready: ready, started: time.Now()}
+	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
+	hs.Native, hs.Router = ops.native(draining), ops.router()
 	hs.Counts = func() httpapi.Counts {
 		return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
 	}
@@ -190,11 +260,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	if err := hs.Validate(); err != nil {
 		return nil, err
 	}
-	web := httpapi.NewHTTPServer(httpapi.New(hs), log.Named("http"))
-	web.MaxHeaderBytes = opts.MaxHeaderBytes
+	web = httpapi.New(hs)
+	server := httpapi.NewHTTPServer(web, log.Named("http"))
+	server.MaxHeaderBytes = opts.MaxHeaderBytes
 	limited := httpapi.Limit(httpListener, opts.MaxConnections, opts.MaxConnectionsPerAddress, metrics)
 	n.run("HTTP server", func() error {
-		if err := web.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
@@ -202,12 +273,29 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	n.later("HTTP server", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if err := web.Shutdown(ctx); err == nil {
+		if err := server.Shutdown(ctx); err == nil {
 			return nil
 		}
 		log.Warn("HTTP requests that did not come to an end are cut off")
-		return web.Close()
+		return server.Close()
 	})
+
+	// Others may find this node before it serves clients: it is ready when it
+	// has what they have.
+	replicator.Start()
+	n.later("replication", func(context.Context) error { replicator.Stop(); return nil })
+	if members != nil {
+		if err := members.Start(ctx); err != nil {
+			return nil, err
+		}
+		n.later("membership", func(context.Context) error { return members.Stop() })
+		n.later("leave the cluster", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return members.Leave(ctx)
+		})
+		every("keys", 10*time.Second, opts.watchKeys(members.SetKeys))
+	}
 
 	// What follows is undone first. HTTP answers longest: until the end,
 	// readyz says that the node is stopping.
@@ -218,10 +306,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	beats.Start()
 	n.later("health", func(context.Context) error { beats.Stop(); return nil })
 
-	// A single node waits for nobody. It is not ready any more before
-	// anything else is undone.
 	serving.Store(true)
-	n.later("readiness", func(context.Context) error { serving.Store(false); return nil })
+	n.later("drain", func(ctx context.Context) error { draining.run(ctx); serving.Store(false); return nil })
 	log.Info("node started", zap.String("name", opts.Name), zap.String("id", dir.NodeID), zap.Uint64("epoch", dir.Epoch),
 		zap.Stringer("http", n.http), zap.Stringer("grpc", n.grpc), zap.String("dataDir", opts.DataDir))
 	return n, nil

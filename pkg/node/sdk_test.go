@@ -81,7 +81,7 @@ func TestPartsAreConnected(t *testing.T) {
 func TestStoppingNodeIsNotReady(t *testing.T) {
 	n := start(t, testOptions(t, t.TempDir()))
 	// Undo the last step only: readiness.
-	if last := n.undo[len(n.undo)-1]; last.name != "readiness" {
+	if last := n.undo[len(n.undo)-1]; last.name != "drain" {
 		t.Fatalf("the first thing to end is %s", last.name)
 	} else if err := last.undo(context.Background()); err != nil {
 		t.Fatal(err)

@@ -63,11 +63,12 @@ func DefaultHistoryLimits() HistoryLimits {
 // events than it has instances, and as structs with pointers they were what
 // the garbage collector spent nearly all of its time on.
 type history struct {
-	own  *life  // of the node: who wrote most of it
-	log  []byte // records, the oldest at head; each begins with its length
-	head int
-	n    int
-	gone Stamp // when its service was cleaned up; 0 while it is there
+	own     *life  // of the node: who wrote most of it
+	log     []byte // records, the oldest at head; each begins with its length
+	head    int
+	n       int
+	dropped bool  // there were older events
+	gone    Stamp // when its service was cleaned up; 0 while it is there
 }
 
 // bytes is what the records take.
@@ -124,6 +125,7 @@ func appendText(b []byte, s string) []byte {
 
 // drop forgets the oldest n events.
 func (h *history) drop(n int) {
+	h.dropped = true
 	for range n {
 		h.head += int(binary.LittleEndian.Uint32(h.log[h.head:]))
 	}
@@ -302,4 +304,13 @@ func (r *Registry) History(key ServiceKey) []Event {
 		return h.events()
 	}
 	return nil
+}
+
+// Forgotten reports whether a service had events older than those of History.
+func (r *Registry) Forgotten(key ServiceKey) bool {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	h := sh.history[key]
+	return h != nil && h.dropped
 }

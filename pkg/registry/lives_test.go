@@ -787,3 +787,144 @@ func TestLivesInParallel(t *testing.T) {
 		}
 	}
 }
+
+// The rule of the view, claim by claim.
+func TestPick(t *testing.T) {
+	type c struct {
+		life         string
+		kind         Kind
+		since, clock Stamp
+		moving       bool
+	}
+	lives := map[string]*life{}
+	for _, l := range []struct {
+		name                   string
+		state                  LifeState
+		back, undropped, spoke Stamp
+	}{
+		{"living", Living, 0, 0, 0}, {"living2", Living, 0, 0, 0}, {"orphan", Orphaned, 0, 0, 0}, {"dropped", Dropped, 0, 0, 0},
+		{"returned", Living, 50, 50, 50}, {"came back", Living, 50, 0, 50}, {"heard", Orphaned, 0, 0, 50},
+	} {
+		lf := newLife(Life{l.name, 1})
+		lf.state.Store(uint32(l.state))
+		lf.back.store(l.back)
+		lf.undropped.store(l.undropped)
+		lf.spoke.store(l.spoke)
+		lives[l.name] = lf
+	}
+	f := func(want int, h *hides, cs ...c) {
+		t.Helper()
+		for _, reverse := range []bool{false, true} {
+			var claims []*claim
+			for n, c := range cs {
+				p := &publication{client: &Client{life: lives[c.life], id: fmt.Sprint(n), kind: c.kind}, moving: c.moving, clock: c.clock}
+				claims = append(claims, &claim{pub: p, since: c.since})
+			}
+			wanted := (*claim)(nil)
+			if want >= 0 {
+				wanted = claims[want]
+			}
+			if reverse {
+				slices.Reverse(claims)
+			}
+			got := pick(claims, h)
+			if got != wanted {
+				id := "none"
+				if got != nil {
+					id = got.pub.client.id
+				}
+				t.Errorf("%s is shown, want %d (reversed: %v)", id, want, reverse)
+			}
+		}
+	}
+	weak := func(upTo Stamp) *hides { return &hides{weak: stamps{upTo, 0}} }
+	strong := func(upTo Stamp) *hides { return &hides{strong: stamps{upTo, 0}} }
+	probe := func(of string, upTo, made Stamp) *hides {
+		return &hides{probes: []Probe{{Of: Life{of, 1}, UpTo: upTo, Made: made}}}
+	}
+	// The newest registration, whoever lives.
+	f(1, nil, c{life: "living", since: 1}, c{life: "orphan", since: 2})
+	f(0, nil, c{life: "living", since: 2}, c{life: "living2", since: 1})
+	// Ties: who lives and is not moving, then the life, then the client.
+	f(0, nil, c{life: "living", since: 2}, c{life: "orphan", since: 2})
+	f(1, nil, c{life: "living2", since: 2, moving: true}, c{life: "living", since: 2})
+	f(1, nil, c{life: "living", since: 2}, c{life: "living2", since: 2})
+	f(1, nil, c{life: "living", since: 2}, c{life: "living", since: 2})
+	// A weak hide takes away what nobody living stands for.
+	f(0, weak(5), c{life: "living", since: 5})
+	f(-1, weak(5), c{life: "orphan", since: 5})
+	f(-1, weak(5), c{life: "living", since: 5, moving: true})
+	f(0, weak(5), c{life: "orphan", since: 6})
+	f(0, weak(5), c{life: "orphan", since: 5, kind: Beat}) // another kind of client (C14)
+	f(0, weak(5), c{life: "living", since: 3}, c{life: "orphan", since: 5})
+	// A strong one everything.
+	f(-1, strong(5), c{life: "living", since: 5}, c{life: "orphan", since: 5})
+	f(1, strong(5), c{life: "living", since: 5}, c{life: "living2", since: 6})
+	f(0, strong(5), c{life: "living", since: 5, kind: Beat})
+	// What was dropped is not shown, and older orphans neither.
+	f(-1, nil, c{life: "dropped", since: 5})
+	f(-1, nil, c{life: "dropped", since: 5}, c{life: "orphan", since: 4})
+	f(1, nil, c{life: "dropped", since: 5}, c{life: "orphan", since: 6})
+	f(1, nil, c{life: "dropped", since: 5}, c{life: "living", since: 4})
+	// What was moving when its life came back from a drop stays away.
+	f(-1, nil, c{life: "returned", since: 5, clock: 49, moving: true})
+	f(0, nil, c{life: "returned", since: 5, clock: 50, moving: true})
+	f(0, nil, c{life: "returned", since: 5, clock: 49})
+	f(0, nil, c{life: "came back", since: 5, clock: 49, moving: true})
+	f(-1, nil, c{life: "returned", since: 5, clock: 49, moving: true}, c{life: "orphan", since: 4})
+	// A probe, for the life that it was about…
+	f(-1, probe("orphan", 5, 40), c{life: "orphan", since: 5})
+	f(0, probe("orphan", 5, 40), c{life: "orphan", since: 6})
+	f(-1, probe("orphan", 5, 40), c{life: "orphan", since: 6, moving: true})
+	f(0, probe("heard", 5, 40), c{life: "heard", since: 5})
+	f(-1, probe("heard", 5, 50), c{life: "heard", since: 5})
+	f(0, probe("came back", 5, 40), c{life: "came back", since: 5})
+	f(-1, probe("came back", 5, 40), c{life: "came back", since: 5, clock: 49, moving: true})
+	f(0, probe("came back", 5, 40), c{life: "came back", since: 5, clock: 50, moving: true})
+	f(-1, probe("came back", 5, 60), c{life: "came back", since: 5, clock: 55, moving: true})
+	// … and for others.
+	f(-1, probe("living", 5, 40), c{life: "orphan", since: 5})
+	f(0, probe("orphan", 5, 40), c{life: "living", since: 5})
+}
+
+func TestGoodbyeHidesNewerOrphansButNotNewerLivingClients(t *testing.T) {
+	for _, state := range []LifeState{Living, Orphaned} {
+		inMesh(t, func(c *mesh) {
+			a, b := c.nodes["A"], c.nodes["B"]
+			onB := b.client("b")
+			b.register(onB, inst("x"))
+			c.exchange("A", "C")
+			a.register(a.client("a"), inst("x", weight(2)))
+			c.exchange("B", "C")
+			c.ends("A", state)
+			onB.Deregister(order, keyX)
+			c.exchange("C")
+			if state == Living {
+				c.show("BC", "x w2")
+			} else {
+				c.show("BC")
+			}
+		})
+	}
+}
+
+func TestGoodbyeElsewhereEndsAnOverride(t *testing.T) { // C27
+	inMesh(t, func(c *mesh) {
+		a, b := c.nodes["A"], c.nodes["B"]
+		onA := a.client("a")
+		a.register(onA, inst("x"))
+		c.exchange("B")
+		b.Override(order, keyX, &Override{Weight: new(3.0)})
+		onA.Close(CauseConnectionLost)
+		c.exchange("B")
+		onA = a.client("a2")
+		a.register(onA, inst("x"))
+		c.exchange("B")
+		c.show("B", "x w3")
+		onA.Deregister(order, keyX)
+		c.exchange("B")
+		a.register(onA, inst("x"))
+		c.exchange("B")
+		c.show("B", "x")
+	})
+}

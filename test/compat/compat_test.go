@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
 // Scenarios mostly wait for pushes and for each other, so more of them than cores can run; but SDKs
@@ -55,10 +57,10 @@ func TestSDKs(t *testing.T) {
 	dir := runDir(t)
 	srv := startServer(t, bin, filepath.Join(dir, "server"))
 	for _, sdk := range selected {
-		t.Run(sdk.name, func(t *testing.T) {
+		t.Run(sdk.Name, func(t *testing.T) {
 			prepare(t, sdk) // one after the other: a build uses the whole machine
 			t.Parallel()
-			runScenarios(t, sdk, srv, filepath.Join(dir, sdk.name))
+			runScenarios(t, sdk, srv, filepath.Join(dir, sdk.Name))
 		})
 	}
 }
@@ -69,15 +71,15 @@ func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	if d.version != sdk.version {
-		t.Fatalf("the driver runs version %s of the SDK, want %s", d.version, sdk.version)
+	if d.Version != sdk.Version {
+		t.Fatalf("the driver runs version %s of the SDK, want %s", d.Version, sdk.Version)
 	}
-	if want := slices.Sorted(maps.Keys(sdk.lacks)); !slices.Equal(slices.Sorted(slices.Values(d.lacks)), want) {
-		t.Fatalf("the driver says that the SDK lacks %v, want %v", d.lacks, want)
+	if want := slices.Sorted(maps.Keys(sdk.lacks)); !slices.Equal(slices.Sorted(slices.Values(d.Lacks)), want) {
+		t.Fatalf("the driver says that the SDK lacks %v, want %v", d.Lacks, want)
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
@@ -103,25 +105,25 @@ func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
 func TestDriverWithoutServer(t *testing.T) {
 	dir := runDir(t)
 	for _, sdk := range selectedSDKs(t) {
-		t.Run(sdk.name, func(t *testing.T) {
+		t.Run(sdk.Name, func(t *testing.T) {
 			prepare(t, sdk)
 			t.Parallel()
-			d, err := startDriver(sdk, filepath.Join(dir, sdk.name))
+			d, err := startDriver(sdk, filepath.Join(dir, sdk.Name))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() {
-				if err := d.close(); err != nil {
+				if err := d.Close(); err != nil {
 					t.Error(err)
 				}
 			}()
 			for range 2 {
-				_, err := d.call(request{Op: "connect", Client: "client", Server: "127.0.0.1:1", TimeoutMs: 500})
+				_, err := d.Call(request{Op: "connect", Client: "client", Server: "127.0.0.1:1", TimeoutMs: 500})
 				if err == nil || !strings.Contains(err.Error(), "not connected to 127.0.0.1:1") {
 					t.Errorf("connecting to no server gave %v", err)
 				}
 			}
-			if _, err := d.call(request{Op: "list", Client: "client", Service: "order"}); err == nil {
+			if _, err := d.Call(request{Op: "list", Client: "client", Service: "order"}); err == nil {
 				t.Error("listing without a connection succeeded")
 			}
 		})
@@ -132,14 +134,14 @@ func TestDriverWithoutServer(t *testing.T) {
 // a lack is a failure, because there a skipped SDK would go unnoticed.
 func prepare(t *testing.T, sdk *sdk) {
 	t.Helper()
-	if missing := sdk.missing(); len(missing) > 0 {
+	if missing := sdk.Missing(); len(missing) > 0 {
 		absent.add(sdk, missing)
 		if os.Getenv("CI") == "true" {
 			t.Fatal("the machine lacks", programs(missing))
 		}
 		t.Skip("the machine lacks", programs(missing))
 	}
-	if err := sdk.build(); err != nil {
+	if err := sdk.Build(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -162,11 +164,11 @@ func selectedSDKs(t testing.TB) []*sdk {
 		return list
 	}
 	for name := range strings.SplitSeq(filter, ",") {
-		i := slices.IndexFunc(all, func(s *sdk) bool { return s.name == strings.TrimSpace(name) })
+		i := slices.IndexFunc(all, func(s *sdk) bool { return s.Name == strings.TrimSpace(name) })
 		if i < 0 {
 			var names []string
 			for _, s := range all {
-				names = append(names, s.name)
+				names = append(names, s.Name)
 			}
 			t.Fatalf("COMPAT_SDKS names %q; there are newest, all, %s", name, strings.Join(names, ", "))
 		}
@@ -181,7 +183,10 @@ func serverBinary(t testing.TB) string {
 	if bin == "" {
 		bin = "../../bin/starling"
 	}
-	bin = absolute(bin)
+	bin, err := filepath.Abs(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := os.Stat(bin); err != nil {
 		t.Fatalf("no server to test (%v): make build, or set STARLING_BIN", err)
 	}
@@ -215,17 +220,17 @@ func slug(name string) string {
 type missingTools struct {
 	mu    sync.Mutex
 	sdks  []string
-	tools []tool
+	tools []drivers.Tool
 }
 
-func (m *missingTools) add(sdk *sdk, tools []tool) {
+func (m *missingTools) add(sdk *sdk, tools []drivers.Tool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !slices.Contains(m.sdks, sdk.name) {
-		m.sdks = append(m.sdks, sdk.name)
+	if !slices.Contains(m.sdks, sdk.Name) {
+		m.sdks = append(m.sdks, sdk.Name)
 	}
 	for _, t := range tools {
-		if !slices.ContainsFunc(m.tools, func(o tool) bool { return o.program == t.program }) {
+		if !slices.ContainsFunc(m.tools, func(o drivers.Tool) bool { return o.Program == t.Program }) {
 			m.tools = append(m.tools, t)
 		}
 	}
@@ -240,17 +245,17 @@ func (m *missingTools) advice() string {
 	}
 	var pkgs []string
 	for _, t := range m.tools {
-		pkgs = append(pkgs, t.pkg)
+		pkgs = append(pkgs, t.Package)
 	}
 	slices.Sort(pkgs)
 	return fmt.Sprintf("not run for lack of %s: %s\n\tsudo apt-get install %s\n",
 		programs(m.tools), strings.Join(m.sdks, ", "), strings.Join(slices.Compact(pkgs), " "))
 }
 
-func programs(tools []tool) string {
+func programs(tools []drivers.Tool) string {
 	var names []string
 	for _, t := range tools {
-		names = append(names, t.program)
+		names = append(names, t.Program)
 	}
 	return strings.Join(names, ", ")
 }

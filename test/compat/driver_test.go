@@ -1,230 +1,62 @@
 package compat
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
 const (
-	// callTimeout is above what any SDK allows itself for one call, retries included, so that a
-	// slow call fails with the SDK's own message.
-	callTimeout    = 40 * time.Second
 	connectTimeout = 15 * time.Second
 	// patience is how long a condition may take to become true. A push is due well within a second;
 	// the rest is for a busy machine.
 	patience = 10 * time.Second
 )
 
-// A driver is one process that holds an SDK. Its clients share nothing but the process, which the
-// scenarios that kill a provider do not share with others.
+// A driver is one process that holds an SDK, which the scenarios that kill a provider do not share
+// with others.
 type driver struct {
-	sdk     *sdk
-	version string   // of the SDK, as the process reports it
-	lacks   []string // operations that the SDK does not have, likewise
-	cmd     *exec.Cmd
-	stderr  string        // path of its log
-	ended   chan struct{} // closed when its output has ended
-	endErr  error         // why; read it after ended is closed
-
-	inMu sync.Mutex
-	in   io.WriteCloser
+	*drivers.Process
+	sdk *sdk
 
 	mu            sync.Mutex
-	lastID        int
-	waiting       map[int]chan response
 	subscriptions map[string]*subscription
 	watches       map[string]*watch
 }
 
-type request struct {
-	ID        int    `json:"id"`
-	Op        string `json:"op"`
-	Client    string `json:"client"`
-	Server    string `json:"server,omitempty"`
-	Namespace string `json:"namespace"`
-	TimeoutMs int64  `json:"timeoutMs,omitempty"`
-
-	Service      string     `json:"service,omitempty"`
-	Group        string     `json:"group,omitempty"`
-	Clusters     []string   `json:"clusters,omitempty"`
-	Instance     *instance  `json:"instance,omitempty"`
-	Instances    []instance `json:"instances,omitempty"`
-	Remaining    []instance `json:"remaining,omitempty"`
-	Subscription string     `json:"subscription,omitempty"`
-	Page         int        `json:"page,omitempty"`
-	Size         int        `json:"size,omitempty"`
-}
-
-type response struct {
-	ID       int        `json:"id"`
-	OK       bool       `json:"ok"`
-	Error    string     `json:"error"`
-	Hosts    []instance `json:"hosts"`
-	Services []string   `json:"services"`
-	Count    int        `json:"count"`
-}
-
-// A message is a line from a driver: the response to a request, or an event.
-type message struct {
-	response
-	Event        string   `json:"event"`
-	Version      string   `json:"version"`
-	Lacks        []string `json:"lacks"`
-	Subscription string   `json:"subscription"`
-	Change       string   `json:"change"`
-	Group        string   `json:"group"`
-	Service      string   `json:"service"`
-}
+type (
+	request  = drivers.Request
+	response = drivers.Response
+)
 
 // startDriver starts a process of the SDK. What the SDK writes goes below dir.
 func startDriver(sdk *sdk, dir string) (*driver, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	stderr, err := os.Create(filepath.Join(dir, "driver.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer stderr.Close() // the process has its own handle
-	d := &driver{
-		sdk:           sdk,
-		cmd:           sdk.command(dir),
-		stderr:        stderr.Name(),
-		ended:         make(chan struct{}),
-		waiting:       map[int]chan response{},
-		subscriptions: map[string]*subscription{},
-		watches:       map[string]*watch{},
-	}
-	d.cmd.Stderr = stderr
-	if d.in, err = d.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := d.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := d.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the %s driver: %w", sdk.name, err)
-	}
-	hello := make(chan message, 1)
-	go d.read(out, hello)
-	select {
-	case m := <-hello:
-		d.version, d.lacks = m.Version, m.Lacks
-		return d, nil
-	case <-d.ended:
-		return nil, fmt.Errorf("the %s driver ended at once: %w", sdk.name, d.endErr)
-	case <-time.After(callTimeout):
-		d.kill()
-		return nil, fmt.Errorf("the %s driver said nothing for %v, see %s", sdk.name, callTimeout, d.stderr)
-	}
+	d := &driver{sdk: sdk, subscriptions: map[string]*subscription{}, watches: map[string]*watch{}}
+	var err error
+	d.Process, err = drivers.Start(sdk.SDK, dir, d.receive)
+	return d, err
 }
 
-// read hands what the process says to whoever waits for it, until its output ends.
-func (d *driver) read(out io.Reader, hello chan<- message) {
-	lines := bufio.NewReader(out)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err == nil {
-			err = d.receive(line, hello)
-		}
-		if err != nil {
-			d.cmd.Process.Kill() // also after a line that is none of ours; harmless after the end
-			d.cmd.Wait()
-			d.endErr = fmt.Errorf("%w (%v), see %s", err, d.cmd.ProcessState, d.stderr)
-			close(d.ended)
-			return
-		}
-	}
-}
-
-func (d *driver) receive(line []byte, hello chan<- message) error {
-	var m message
-	if err := json.Unmarshal(line, &m); err != nil {
-		return fmt.Errorf("reading %q: %w", bytes.TrimSpace(line), err)
-	}
+// receive hands an event to whoever listens for it.
+func (d *driver) receive(e drivers.Event) error {
 	d.mu.Lock()
-	waiting, sub, watch := d.waiting[m.ID], d.subscriptions[m.Subscription], d.watches[m.Subscription]
-	delete(d.waiting, m.ID)
+	sub, watch := d.subscriptions[e.Subscription], d.watches[e.Subscription]
 	d.mu.Unlock()
 	switch {
-	case m.Event == "hello":
-		hello <- m
-	case m.Event == "push" && sub != nil:
-		sub.called(m.Hosts)
-	case m.Event == "change" && watch != nil:
-		watch.called(m.Change, service{m.Group, m.Service})
-	case m.Event == "" && waiting != nil:
-		waiting <- m.response
-	case m.Event != "" || m.ID == 0:
-		return fmt.Errorf("unexpected line %q", bytes.TrimSpace(line))
+	case e.Event == "push" && sub != nil:
+		sub.called(e.Hosts)
+	case e.Event == "change" && watch != nil:
+		watch.called(e.Change, service{e.Group, e.Service})
+	default:
+		return fmt.Errorf("unexpected event %+v", e)
 	}
 	return nil
-}
-
-// call does one operation. Its error is the SDK's, or says that the process is gone.
-func (d *driver) call(r request) (response, error) {
-	answer := make(chan response, 1)
-	d.mu.Lock()
-	d.lastID++
-	r.ID = d.lastID
-	d.waiting[r.ID] = answer
-	d.mu.Unlock()
-
-	line, err := json.Marshal(r)
-	if err != nil {
-		return response{}, err
-	}
-	d.inMu.Lock()
-	_, err = d.in.Write(append(line, '\n'))
-	d.inMu.Unlock()
-	if err != nil {
-		return response{}, fmt.Errorf("%s: writing to the %s driver: %w, see %s", r.Op, d.sdk.name, err, d.stderr)
-	}
-	select {
-	case res := <-answer:
-		if !res.OK {
-			return res, fmt.Errorf("%s: %s", r.Op, res.Error)
-		}
-		return res, nil
-	case <-d.ended:
-		return response{}, fmt.Errorf("%s: the %s driver is gone: %w", r.Op, d.sdk.name, d.endErr)
-	case <-time.After(callTimeout):
-		return response{}, fmt.Errorf("%s: no answer from the %s driver after %v, see %s", r.Op, d.sdk.name, callTimeout, d.stderr)
-	}
-}
-
-// close ends the process by ending its input.
-func (d *driver) close() error {
-	d.in.Close()
-	select {
-	case <-d.ended:
-	case <-time.After(10 * time.Second):
-		d.kill()
-		return fmt.Errorf("the %s driver did not end with its input, see %s", d.sdk.name, d.stderr)
-	}
-	if !d.cmd.ProcessState.Success() {
-		return fmt.Errorf("the %s driver ended badly: %w", d.sdk.name, d.endErr)
-	}
-	return nil
-}
-
-// kill ends the process as "kill -9" does and returns when it is gone.
-func (d *driver) kill() {
-	d.cmd.Process.Kill()
-	<-d.ended
 }
 
 // A service as an application names it; no group means the default one.
@@ -248,9 +80,9 @@ func (d *driver) connect(t testing.TB, server, namespace string) *client {
 	c.call(request{Op: "connect", Server: server, TimeoutMs: connectTimeout.Milliseconds()})
 	t.Cleanup(func() {
 		select {
-		case <-d.ended: // killed by the scenario
+		case <-d.Ended: // killed by the scenario
 		default:
-			if _, err := d.call(request{Op: "close", Client: c.id}); err != nil {
+			if _, err := d.Call(request{Op: "close", Client: c.id}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -261,7 +93,7 @@ func (d *driver) connect(t testing.TB, server, namespace string) *client {
 func (c *client) call(r request) response {
 	c.t.Helper()
 	r.Client, r.Namespace = c.id, c.namespace
-	res, err := c.driver.call(r)
+	res, err := c.driver.Call(r)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -403,7 +235,7 @@ func (w *subscription) wait(want ...instance) {
 
 func (w *subscription) waitFor(limit time.Duration, want ...instance) {
 	w.client.t.Helper()
-	limit += w.client.driver.sdk.polls
+	limit += w.client.driver.sdk.Polls
 	timeout := time.After(limit)
 	for {
 		w.mu.Lock()
@@ -438,7 +270,7 @@ func (w *subscription) alwaysHeardOf(i instance) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for n, hosts := range w.calls {
-		if !slices.ContainsFunc(hosts, i.equal) {
+		if !slices.ContainsFunc(hosts, i.Equal) {
 			w.client.t.Errorf("call %d of the listener of %s%v reports %s, not %v", n+1, w.service.name, w.clusters, describe(hosts), i)
 		}
 	}
@@ -451,7 +283,7 @@ func (w *subscription) neverHeardOf(unwanted ...instance) {
 	defer w.mu.Unlock()
 	for n, hosts := range w.calls {
 		for _, i := range unwanted {
-			if slices.ContainsFunc(hosts, i.equal) {
+			if slices.ContainsFunc(hosts, i.Equal) {
 				w.client.t.Errorf("call %d of the listener of %s%v reports %v", n+1, w.service.name, w.clusters, i)
 			}
 		}

@@ -30,10 +30,10 @@ func (r *report) record(sdk *sdk, scenario string, cell string) {
 	if r.results == nil {
 		r.results = map[string]map[string]string{}
 	}
-	if r.results[sdk.name] == nil {
-		r.results[sdk.name] = map[string]string{}
+	if r.results[sdk.Name] == nil {
+		r.results[sdk.Name] = map[string]string{}
 	}
-	r.results[sdk.name][scenario] = cell
+	r.results[sdk.Name][scenario] = cell
 }
 
 // complete says whether every SDK ran every scenario, or was excused.
@@ -41,7 +41,7 @@ func (r *report) complete() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, sdk := range sdks() {
-		if len(r.results[sdk.name]) != len(scenarios) {
+		if len(r.results[sdk.Name]) != len(scenarios) {
 			return false
 		}
 	}
@@ -59,7 +59,7 @@ func (r *report) check(path string) error {
 	cells := readCells(string(old))
 	for _, sdk := range sdks() {
 		for _, sc := range scenarios {
-			if cell := r.results[sdk.name][sc.name]; cell != "" {
+			if cell := r.results[sdk.Name][sc.name]; cell != "" {
 				cells[column(sdk)+"|"+sc.name] = cell
 			}
 		}
@@ -110,7 +110,7 @@ func readCells(report string) map[string]string {
 }
 
 // column is the heading of an SDK.
-func column(s *sdk) string { return s.title + " " + s.version }
+func column(s *sdk) string { return s.Title + " " + s.Version }
 
 func (r *report) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -121,7 +121,7 @@ func (r *report) write(path string) error {
 	cells := map[string]string{}
 	for _, sdk := range sdks() {
 		for _, sc := range scenarios {
-			cells[column(sdk)+"|"+sc.name] = r.results[sdk.name][sc.name]
+			cells[column(sdk)+"|"+sc.name] = r.results[sdk.Name][sc.name]
 		}
 	}
 	return os.WriteFile(path, []byte(markdown(cells)), 0o644)
@@ -152,7 +152,7 @@ sends rules the scenario out; the notes say why.
 				cell, note = excuse, reason
 			}
 			if note != "" {
-				note = sdk.title + ": " + note
+				note = sdk.Title + ": " + note
 				if number[note] == 0 {
 					number[note] = len(number) + 1
 					fmt.Fprintf(&notes, "%d. %s.\n", number[note], note)

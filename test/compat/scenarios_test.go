@@ -42,21 +42,21 @@ var scenarios = []scenario{
 
 	{"Register", "A registered instance is listed by other clients with all its attributes.",
 		func(s *scene) {
-			order, a := s.service("order"), inst("10.0.0.1:8080").weighing(2.5).with("zone", "eu-1").with("name", "Größe ✓")
+			order, a := s.service("order"), inst("10.0.0.1:8080").Weighing(2.5).With("zone", "eu-1").With("name", "Größe ✓")
 			s.client().register(order, a)
 			s.client().waitList(order, a)
 		}, ""},
 
 	{metadataChange, "A change of an instance's metadata and weight reaches lists and listeners.",
 		func(s *scene) {
-			order, a := s.service("order"), inst("10.0.0.1:8080").with("version", "1")
+			order, a := s.service("order"), inst("10.0.0.1:8080").With("version", "1")
 			p := s.client()
 			p.register(order, a)
 			c := s.client()
 			w := c.subscribe(order)
 			w.wait(a)
 
-			changed := a.with("version", "2").weighing(7)
+			changed := a.With("version", "2").Weighing(7)
 			p.update(order, changed)
 			w.wait(changed)
 			c.waitList(order, changed)
@@ -83,7 +83,7 @@ var scenarios = []scenario{
 	{batchRegister, "One client registers several instances of a service at once and removes one of them.",
 		func(s *scene) {
 			order, batch := s.service("order"), instances("10.0.0.1", 8080, 3)
-			batch[1] = batch[1].with("version", "2").weighing(3)
+			batch[1] = batch[1].With("version", "2").Weighing(3)
 			p := s.client()
 			p.registerBatch(order, batch...)
 			w := s.client().subscribe(order)
@@ -97,7 +97,7 @@ var scenarios = []scenario{
 	{"Cluster filter", "Lists and listeners of a cluster see the instances of that cluster only.",
 		func(s *scene) {
 			order := s.service("order")
-			blue, green := inst("10.0.0.1:8080").in("blue"), inst("10.0.0.2:8080").in("green")
+			blue, green := inst("10.0.0.1:8080").In("blue"), inst("10.0.0.2:8080").In("green")
 			s.client().register(order, blue)
 			s.client().register(order, green)
 			c := s.client()
@@ -109,7 +109,7 @@ var scenarios = []scenario{
 
 			w := s.client().subscribe(order, "blue")
 			w.wait(blue)
-			blue2, green2 := inst("10.0.0.3:8080").in("blue"), inst("10.0.0.4:8080").in("green")
+			blue2, green2 := inst("10.0.0.3:8080").In("blue"), inst("10.0.0.4:8080").In("green")
 			s.client().register(order, green2)
 			s.client().register(order, blue2)
 			w.wait(blue, blue2)
@@ -120,31 +120,31 @@ var scenarios = []scenario{
 		func(s *scene) {
 			order, a, b := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
 			q := s.client()
-			q.register(order, b.disabled())
+			q.register(order, b.Disabled())
 			s.client().register(order, a)
 			w := s.client().subscribe(order)
 			w.wait(a)
 			s.client().waitList(order, a)
-			w.neverHeardOf(b, b.disabled())
+			w.neverHeardOf(b, b.Disabled())
 
 			q.update(order, b)
 			w.wait(a, b)
-			q.update(order, b.disabled())
+			q.update(order, b.Disabled())
 			w.wait(a)
-			w.neverHeardOf(b.disabled())
+			w.neverHeardOf(b.Disabled())
 		}, ""},
 
 	{selectHealthy, "The SDK's choice falls on a healthy instance with a weight.",
 		func(s *scene) {
 			order := s.service("order")
-			healthy, sick, idle := inst("10.0.0.1:8080"), inst("10.0.0.2:8080").unhealthy(), inst("10.0.0.3:8080").weighing(0)
+			healthy, sick, idle := inst("10.0.0.1:8080"), inst("10.0.0.2:8080").Unhealthy(), inst("10.0.0.3:8080").Weighing(0)
 			for _, i := range []instance{sick, idle, healthy} {
 				s.client().register(order, i)
 			}
 			c := s.client()
 			c.waitList(order, healthy, sick, idle)
 			for range 20 {
-				if got := c.selectHealthy(order); !got.equal(healthy) {
+				if got := c.selectHealthy(order); !got.Equal(healthy) {
 					s.t.Fatalf("selected %v, want %v", got, healthy)
 				}
 			}
@@ -152,7 +152,7 @@ var scenarios = []scenario{
 
 	{"List services", "The names of a group's services are listed page by page, each once, with their number.",
 		func(s *scene) {
-			group := s.sdk.name + "-paging"
+			group := s.sdk.Name + "-paging"
 			p := s.client()
 			var want []string
 			for n := range 5 {
@@ -198,7 +198,7 @@ var scenarios = []scenario{
 			w.wait(a)
 			q.register(order, b)
 			w.wait(a, b)
-			a2 := a.with("version", "2")
+			a2 := a.With("version", "2")
 			p.update(order, a2)
 			w.wait(a2, b)
 			q.deregister(order, b)
@@ -245,7 +245,7 @@ var scenarios = []scenario{
 			w := c.subscribe(order)
 			w.wait(a, b)
 
-			doomed.kill()
+			doomed.Kill()
 			w.waitFor(patience/2, b)
 			c.waitList(order, b)
 		}, ""},
@@ -352,7 +352,7 @@ var scenarios = []scenario{
 			c := s.client()
 			all, _ := c.watch("*", name+"*")
 			all.wait(order("blue", "-v1"), order("green", "-v1"), order("green", "-v2"))
-			first, _ := c.watch("*", "*"+strings.TrimPrefix(name, s.sdk.name)+"-v1")
+			first, _ := c.watch("*", "*"+strings.TrimPrefix(name, s.sdk.Name)+"-v1")
 			first.wait(order("blue", "-v1"), order("green", "-v1"))
 			greens, _ := c.watch("gre*", "*"+name+"*")
 			greens.wait(order("green", "-v1"), order("green", "-v2"))
@@ -423,7 +423,7 @@ var scenarios = []scenario{
 func (s *scene) serverComesBack(end func(*server) error) {
 	srv := s.ownServer()
 	order := s.service("order")
-	a, b, c := inst("10.0.0.1:8080").with("version", "1").weighing(2), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
+	a, b, c := inst("10.0.0.1:8080").With("version", "1").Weighing(2), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
 	doomed := s.ownDriver()
 	doomed.connect(s.t, srv.address(), "").register(order, b)
 	s.clientOf(srv).register(order, a)
@@ -446,7 +446,7 @@ func (s *scene) again(srv *server, end func(*server) error, doomed ...*driver) {
 		s.t.Fatal(err)
 	}
 	for _, d := range doomed {
-		d.kill()
+		d.Kill()
 	}
 	if err := srv.start(); err != nil {
 		s.t.Fatal(err)
@@ -455,7 +455,7 @@ func (s *scene) again(srv *server, end func(*server) error, doomed ...*driver) {
 
 // back is how long it may take until everything is again as it was before a restart: before the SDK
 // repeats anything it has to notice and to connect, with pauses of its own.
-func (s *scene) back() time.Duration { return s.sdk.redo + 2*patience }
+func (s *scene) back() time.Duration { return s.sdk.Redo + 2*patience }
 
 // A scene is where one scenario plays for one SDK.
 type scene struct {
@@ -474,7 +474,7 @@ func (s *scene) service(name string) service {
 
 // namespace names a namespace of this SDK.
 func (s *scene) namespace(name string) string {
-	return strings.ReplaceAll(s.sdk.name, ".", "_") + "-" + name
+	return strings.ReplaceAll(s.sdk.Name, ".", "_") + "-" + name
 }
 
 // client connects to the shared server in the default namespace.
@@ -503,7 +503,7 @@ func (s *scene) ownDriver() *driver {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(d.kill)
+	s.t.Cleanup(d.Kill)
 	return d
 }
 

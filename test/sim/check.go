@@ -21,6 +21,9 @@ const (
 	// missingBound is how long a live instance may be missing that a node did
 	// not lose: it has to find its peers and catch up.
 	missingBound = 20 * time.Second
+	// stallGrace is how long a node that stood still may go on to show what
+	// was connected to it.
+	stallGrace = 15 * time.Second
 	// apartBound is how long two nodes may differ: heads each second, and a
 	// probe that one of them does for both.
 	apartBound = 4 * time.Second
@@ -443,7 +446,7 @@ func (k *checker) stillShownLocked(node int, truths []truth) {
 			if t.alive && t.listens {
 				bound += probeBound
 			}
-			if d, ok := k.due[i]; ok && now > d.by && shows && !wanted {
+			if d, ok := k.due[i]; ok && now > max(d.by, s.thawedAt+stallGrace) && shows && !wanted {
 				k.failLocked("late", "node%d still shows %d: %s", node, i, d.why)
 			}
 			if shows && !wanted && min(now-k.wantedAt[i], now-k.lastWhole, now-s.thawedAt) > bound {

@@ -214,7 +214,7 @@ func (d *driver) handle(r request, res *response) error {
 				fmt.Fprintln(os.Stderr, "driver: listener:", err)
 				return
 			}
-			d.send(map[string]any{"event": "push", "subscription": r.Subscription, "hosts": fromSDK(hosts)})
+			d.send(map[string]any{"event": "push", "subscription": r.Subscription, "timeMs": time.Now().UnixMilli(), "hosts": fromSDK(hosts)})
 		}
 		d.mu.Lock()
 		d.subscriptions[r.Subscription] = p
@@ -230,19 +230,23 @@ func (d *driver) handle(r request, res *response) error {
 }
 
 func (d *driver) connect(r request) error {
-	host, portText, err := net.SplitHostPort(r.Server)
-	if err != nil {
-		return err
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return err
+	var servers []constant.ServerConfig
+	for address := range strings.SplitSeq(r.Server, ",") {
+		host, portText, err := net.SplitHostPort(address)
+		if err != nil {
+			return err
+		}
+		port, err := strconv.ParseUint(portText, 10, 16)
+		if err != nil {
+			return err
+		}
+		servers = append(servers, constant.ServerConfig{IpAddr: host, Port: port})
 	}
 	d.connecting.Lock()
 	defer d.connecting.Unlock()
 	deadline := time.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)
 	c, err := clients.NewNamingClient(vo.NacosClientParam{
-		ServerConfigs: []constant.ServerConfig{{IpAddr: host, Port: port}},
+		ServerConfigs: servers,
 		ClientConfig: &constant.ClientConfig{
 			NamespaceId:         r.Namespace,
 			TimeoutMs:           10_000,

@@ -61,7 +61,8 @@ async function handle(r) {
     case 'selectHealthy': // the SDK has no method that picks one
       return { hosts: fromSDK(await client.selectInstances(r.service, r.group, clusters, true, false)).slice(0, 1) };
     case 'subscribe': {
-      const listener = (hosts) => send({ event: 'push', subscription: r.subscription, hosts: fromSDK(hosts) });
+      const listener = (hosts) =>
+        send({ event: 'push', subscription: r.subscription, timeMs: Date.now(), hosts: fromSDK(hosts) });
       listeners.set(r.subscription, listener);
       client.subscribe(info, listener);
       return;

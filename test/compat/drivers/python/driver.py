@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import time
 
 from v2.nacos import (
     BatchRegisterInstanceParam,
@@ -141,7 +142,14 @@ class Driver:
 
     async def op_subscribe(self, r):
         async def listener(hosts):
-            self.send({"event": "push", "subscription": r["subscription"], "hosts": from_sdk(hosts)})
+            self.send(
+                {
+                    "event": "push",
+                    "subscription": r["subscription"],
+                    "timeMs": time.time_ns() // 1_000_000,
+                    "hosts": from_sdk(hosts),
+                }
+            )
 
         param = SubscribeServiceParam(
             service_name=r["service"],

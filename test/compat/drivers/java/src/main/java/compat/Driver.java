@@ -133,7 +133,7 @@ public final class Driver {
                 String subscription = r.get("subscription").asText();
                 EventListener listener = event -> {
                     ObjectNode push = JSON.createObjectNode().put("event", "push");
-                    push.put("subscription", subscription)
+                    push.put("subscription", subscription).put("timeMs", System.currentTimeMillis())
                             .set("hosts", fromSdk(((NamingEvent) event).getInstances()));
                     send(push);
                 };

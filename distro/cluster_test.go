@@ -1,0 +1,627 @@
+package distro
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// Whatever the carriers do, all nodes end with the same.
+func TestConvergence(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		noStreams  bool
+		noGossip   bool
+		loss, same int
+	}{
+		{name: "all carriers", loss: 30, same: 30},
+		{name: "streams cut for good", noStreams: true, loss: 30, same: 30},
+		{name: "gossip frames off", noGossip: true, same: 20},
+		{name: "reliable messages only", noStreams: true, noGossip: true, loss: 90, same: 30},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run(t, 3, func(w *world) {
+				w.gossipLoss, w.repeat = c.loss, c.same
+				w.options = func(o *Options) { o.GossipFrames = !c.noGossip }
+				if c.noStreams {
+					w.severStream(0, 1)
+					w.severStream(1, 2)
+					w.severStream(0, 2)
+				}
+				w.startAll()
+				clients := make([][]*registry.Client, 3)
+				for n := range 3 {
+					for i := range 20 {
+						clients[n] = append(clients[n], w.client(n, fmt.Sprint("c", n, "-", i), 1000*(n+1)+i))
+					}
+				}
+				for range 600 {
+					n, i := w.rnd.IntN(3), w.rnd.IntN(20)
+					switch w.rnd.IntN(4) {
+					case 0:
+						clients[n][i].Deregister(testService, registry.InstanceKey{})
+					default:
+						w.register(clients[n][i], 1000*(n+1)+w.rnd.IntN(20))
+					}
+					time.Sleep(time.Duration(w.rnd.IntN(10)) * time.Millisecond)
+				}
+				time.Sleep(2 * time.Second)
+				w.expectEqual(0, 1, 2)
+				if w.shown(0) == "" {
+					t.Fatal("nothing is shown")
+				}
+				if pulls := w.count(1, "pulls_total"); !c.noStreams && pulls > 12 {
+					t.Errorf("%v pulls, though the streams stand", pulls)
+				}
+				w.expectCount(0, "repairs_total", 0)
+			})
+		})
+	}
+}
+
+func TestChangeTravelsAtOnce(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.gossipLoss = 100
+		w.startAll()
+		w.client(0, "c", 80)
+		time.Sleep(15 * time.Millisecond)
+		w.expectShown("80", 0, 1)
+	})
+}
+
+// F05: keys are written again while a peer lags.
+func TestF05LaggingPeer(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		c := w.client(0, "c", 80)
+		d := w.client(0, "d", 90)
+		time.Sleep(time.Second)
+		w.freeze(1)
+		for i := range 6 {
+			w.registerBig(c, 80, fmt.Sprint(i))
+			w.registerBig(d, 90, fmt.Sprint(i))
+			time.Sleep(150 * time.Millisecond)
+		}
+		w.thaw(1)
+		for i := range 6 {
+			w.registerBig(c, 80, fmt.Sprint(10+i))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		w.expectEqual(0, 1, 2)
+		w.expectCount(1, "repairs_total", 0)
+	})
+}
+
+// F06: the sender of a large difference dies after its first part. The
+// survivors are at different prefixes.
+func TestF06SenderDiesWithinATransfer(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.gossipLoss = 100
+		w.startAll()
+		w.sever(0, 1, true)
+		for i := range 20 {
+			w.registerBig(w.nodes[0].reg.Open(fmt.Sprint("c", i), registry.Connection), 1000+i, strings.Repeat("x", 200_000))
+		}
+		time.Sleep(500 * time.Millisecond)
+		w.sever(1, 2, true) // only A has the end of it
+		w.sever(0, 2, true)
+		w.registerBig(w.nodes[0].reg.Open("last", registry.Connection), 2000, "")
+		w.partDelay = 300 * time.Millisecond
+		w.sever(0, 1, false)
+		w.connect(0, 1)
+		time.Sleep(800 * time.Millisecond)
+		w.kill(0)
+		w.sever(0, 1, true)
+		w.sever(1, 2, false)
+		w.connect(1, 2)
+		w.connect(2, 1)
+		w.allSee(0, Refused)
+		time.Sleep(9 * time.Second)
+		w.expectEqual(1, 2)
+		if l, _ := w.lifeState(1, w.nodes[0].life); l.Records < 19 {
+			t.Fatalf("survivors have %d records", l.Records)
+		}
+		if n := w.count(1, "pulls_total") + w.count(2, "pulls_total"); n > 20 {
+			t.Errorf("%v pulls", n)
+		}
+	})
+}
+
+// F11: A is isolated for 40 s and dropped; then only C reaches it.
+func TestF11BackThroughAnother(t *testing.T) {
+	for _, listening := range []bool{false, true} {
+		run(t, 3, func(w *world) {
+			w.startAll()
+			w.client(0, "a", 80)
+			w.client(1, "b", 90)
+			w.dialable["10.0.0.1:80"] = listening
+			time.Sleep(2 * time.Minute) // they are stable
+			w.sever(0, 1, true)
+			w.sever(0, 2, true)
+			time.Sleep(2500 * time.Millisecond)
+			w.allSee(0, Silent)
+			w.see(0, 1, Silent)
+			w.see(0, 2, Silent)
+			if !w.nodes[0].d.Status().SelfPreservation.Active || w.nodes[1].d.Status().SelfPreservation.Active {
+				t.Fatal("A, and only A, is cut off from a majority")
+			}
+			time.Sleep(37500 * time.Millisecond)
+			if want := "80 90"; listening {
+				w.expectShown(want, 0, 1, 2)
+			} else {
+				w.expectShown("90", 1, 2)
+				w.expectShown(want, 0)
+				w.expectState(1, w.nodes[0].life, registry.Dropped)
+			}
+			w.sever(0, 2, false)
+			for _, p := range [][2]int{{0, 1}, {0, 2}, {1, 0}, {2, 0}} { // by way of C all are alive
+				w.see(p[0], p[1], Alive)
+			}
+			time.Sleep(3 * time.Second)
+			w.expectShown("80 90", 0, 1, 2)
+			w.expectEqual(0, 1, 2)
+			w.expectState(1, w.nodes[0].life, registry.Living)
+		})
+	}
+}
+
+// F12: only C hears A's last word.
+func TestF12LastWord(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		c := w.client(0, "c", 80)
+		time.Sleep(1100 * time.Millisecond)
+		w.sever(0, 1, true)
+		w.register(c, 81)
+		time.Sleep(20 * time.Millisecond)
+		w.kill(0)
+		w.allSee(0, Refused)
+		time.Sleep(3 * time.Second)
+		w.expectShown("81", 1, 2)
+		w.expectEqual(1, 2)
+	})
+}
+
+// F13: B comes back with a snapshot that holds what was dropped meanwhile; A
+// third node that restarts too must not get it from B.
+func TestF13SnapshotOfTheDropped(t *testing.T) {
+	run(t, 4, func(w *world) {
+		w.startAll()
+		w.client(3, "d", 80)
+		w.client(0, "a", 90)
+		time.Sleep(15 * time.Second) // in all snapshots
+		w.kill(1)
+		w.allSee(1, Refused)
+		dead := w.nodes[3].life
+		w.kill(3)
+		w.allSee(3, Refused)
+		time.Sleep(time.Minute)
+		w.expectState(0, dead, registry.Dropped)
+		w.expectShown("90", 0, 2)
+		w.kill(2) // it has saved the drop; with an old snapshot it is worse
+		w.nodes[2].snapshot = w.nodes[1].snapshot
+		w.see(0, 2, Refused)
+		w.start(1)
+		w.start(2)
+		for _, p := range [][2]int{{1, 2}, {2, 1}} { // they meet before the ready one
+			w.see(p[0], p[1], Alive)
+		}
+		for _, p := range [][2]int{{0, 1}, {0, 2}, {1, 0}, {2, 0}} {
+			w.see(p[0], p[1], Alive)
+		}
+		for range 60 {
+			time.Sleep(time.Second)
+			w.expectShown("90", 0)
+			for n := 1; n <= 2; n++ {
+				if ok, _ := w.nodes[n].d.Ready(); ok {
+					w.expectShown("90", n)
+				}
+				if l, ok := w.lifeState(n, dead); ok && l.State == registry.Living {
+					t.Fatalf("node %d takes the dead for living", n)
+				}
+			}
+		}
+		w.expectState(1, dead, registry.Dropped)
+		w.expectState(2, dead, registry.Dropped)
+		w.expectEqual(0, 1, 2)
+		time.Sleep(10 * time.Minute)
+		if _, known := w.lifeState(1, dead); known {
+			t.Fatal("the drop is remembered for ever")
+		}
+		w.expectEqual(0, 1, 2)
+	})
+}
+
+// F14: heads are late during a silent lease.
+func TestF14LateHeads(t *testing.T) {
+	for _, late := range []time.Duration{200 * time.Millisecond, time.Second, 8 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			run(t, 3, func(w *world) {
+				w.startAll()
+				w.client(0, "a", 80)
+				w.headDelay = late
+				time.Sleep(30 * time.Second)
+				w.freeze(0)
+				began := time.Now()
+				time.Sleep(2500 * time.Millisecond)
+				w.see(1, 0, Silent)
+				time.Sleep(700 * time.Millisecond)
+				w.see(2, 0, Silent)
+				gone := map[int]time.Duration{}
+				for len(gone) < 2 && time.Since(began) < time.Minute {
+					time.Sleep(100 * time.Millisecond)
+					for n := 1; n <= 2; n++ {
+						if _, done := gone[n]; !done && w.shown(n) == "" {
+							gone[n] = time.Since(began)
+						}
+					}
+				}
+				if apart := gone[1] - gone[2]; len(gone) < 2 || apart > 1500*time.Millisecond || apart < -1500*time.Millisecond {
+					t.Fatalf("gone after %v", gone)
+				}
+				if gone[1] < 22*time.Second || gone[1] > 30*time.Second {
+					t.Fatalf("gone after %v", gone)
+				}
+			})
+		})
+	}
+}
+
+// F15: a node that flaps into silence does not keep its ghosts for ever.
+func TestF15Flapping(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(2, "dead", 80)
+		time.Sleep(70 * time.Second)
+		w.kill(2)
+		w.allSee(2, Refused)
+		w.freeze(1)
+		w.see(0, 1, Silent)
+		w.thaw(1)
+		w.see(0, 1, Alive)
+		began := time.Now()
+		for time.Since(began) < 10*time.Minute && w.shown(0) != "" {
+			w.freeze(1)
+			time.Sleep(3 * time.Second)
+			w.see(0, 1, Silent)
+			time.Sleep(7 * time.Second)
+			w.thaw(1)
+			w.see(0, 1, Alive)
+			time.Sleep(10 * time.Second)
+		}
+		if w.shown(0) != "" {
+			t.Fatal("a ghost stays")
+		}
+	})
+	run(t, 2, func(w *world) {
+		w.startAll()
+		w.client(1, "dead", 80)
+		time.Sleep(70 * time.Second)
+		w.kill(1)
+		w.see(0, 1, Silent)
+		if !w.nodes[0].d.Status().SelfPreservation.Active {
+			t.Fatal("one of two is silent")
+		}
+		time.Sleep(2 * time.Minute)
+		w.expectShown("80", 0)
+		time.Sleep(2 * time.Minute)
+		w.expectShown("", 0)
+	})
+}
+
+func TestOperatorEndsSelfPreservation(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.startAll()
+		w.client(1, "dead", 80)
+		time.Sleep(70 * time.Second)
+		w.kill(1)
+		w.see(0, 1, Silent)
+		time.Sleep(40 * time.Second)
+		w.expectShown("80", 0)
+		w.nodes[0].d.EndSelfPreservation()
+		time.Sleep(40 * time.Second)
+		w.expectShown("", 0)
+	})
+}
+
+// F16: a newer head of dead A, relayed by D, comes to B after A's death.
+func TestF16LateHeadOfTheDead(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.sever(1, 2, true)
+		w.sever(0, 1, true) // B hears nothing more
+		time.Sleep(5 * time.Second)
+		w.kill(0)
+		w.see(1, 0, Refused) // C has not noticed
+		time.Sleep(100 * time.Millisecond)
+		w.expectState(1, w.nodes[0].life, registry.Orphaned)
+		w.sever(1, 2, false)
+		w.connect(1, 2)
+		w.connect(2, 1)
+		time.Sleep(1500 * time.Millisecond)
+		w.expectState(1, w.nodes[0].life, registry.Orphaned)
+		w.see(2, 0, Refused)
+		time.Sleep(15 * time.Second)
+		w.expectShown("", 1, 2)
+	})
+}
+
+// F19: a whole life of version 100 is under way while another peer sends more.
+func TestF19WholeLifeOvertaken(t *testing.T) {
+	owner := newLife(testLife(1, 1))
+	for v := uint64(1); v <= 100; v++ {
+		owner.put(testRecord(99, fmt.Sprint("k", v%40), v, v%7 == 0, "old"))
+	}
+	owner.applied = 100
+	owner.forget(registry.StampAt(90), 1<<20)
+	reader := newLife(owner.id)
+	early := newLife(owner.id)
+	for v := uint64(1); v <= 8; v++ {
+		early.put(testRecord(99, fmt.Sprint("k", v%40), v, v%7 == 0, "old"))
+	}
+	early.applied = 8
+	reader.merge(send(t, early.cut(0)))
+	slow := send(t, owner.cut(8))
+	if !slow.whole {
+		t.Fatal("the reader is below the floor")
+	}
+	for v := uint64(101); v <= 120; v++ {
+		owner.put(testRecord(99, fmt.Sprint("k", v%40), v, false, "new"))
+	}
+	owner.applied = 120
+	reader.merge(send(t, owner.cut(8)))
+	reader.merge(slow)
+	if err := sameLife(owner, reader); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// F21: two nodes without streams, and one message is lost.
+func TestF21OneMessageLost(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.gossipLoss = 100
+		w.severStream(0, 1)
+		w.startAll()
+		a, b := w.client(0, "a", 80), w.client(1, "b", 90)
+		time.Sleep(2 * time.Second)
+		w.expectEqual(0, 1)
+		w.mu.Lock()
+		w.loseNext[0] = true
+		w.mu.Unlock()
+		w.register(a, 81)
+		time.Sleep(200 * time.Millisecond)
+		w.register(a, 82)
+		w.register(b, 91)
+		time.Sleep(2500 * time.Millisecond)
+		w.expectShown("82 91", 0, 1)
+		w.expectEqual(0, 1)
+	})
+}
+
+// F24 in small, through a registry: hides and tombstones are forgotten.
+func TestF24ManyDeregistrations(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.options = func(o *Options) { o.TombstoneBytes = 20_000 }
+		w.startAll()
+		for second := range 120 {
+			for i := range 20 {
+				c := w.client(0, fmt.Sprint("c", second, "-", i), 1000+i)
+				c.Close(registry.CauseConnectionLost)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2 * time.Second)
+		for n := range 2 {
+			l, _ := w.lifeState(n, w.nodes[0].life)
+			if l.TombstoneBytes > 30_000 || l.Floor == 0 {
+				t.Fatalf("node %d: %d bytes of tombstones, floor %d", n, l.TombstoneBytes, l.Floor)
+			}
+		}
+		w.expectEqual(0, 1)
+		time.Sleep(11 * time.Minute)
+		if l, _ := w.lifeState(1, w.nodes[0].life); l.Tombstones != 0 || l.Bytes != 0 {
+			t.Fatalf("%d tombstones after the grace", l.Tombstones)
+		}
+	})
+}
+
+// A node that dies is gone after the lease of a refusal; its life is
+// remembered, then forgotten.
+func TestRefusedNode(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.kill(0)
+		w.allSee(0, Refused)
+		time.Sleep(9 * time.Second)
+		w.expectShown("80", 1, 2)
+		time.Sleep(6 * time.Second)
+		w.expectShown("", 1, 2)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		time.Sleep(11 * time.Minute)
+		if _, known := w.lifeState(1, w.nodes[0].life); known {
+			t.Fatal("the drop is remembered for ever")
+		}
+	})
+}
+
+// A node restarts: the old life stands beside the new one until its lease
+// ends, and the client that has come back is never missing.
+func TestRestart(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		w.client(0, "gone", 81)
+		time.Sleep(12 * time.Second)
+		old := w.nodes[0].life
+		w.kill(0)
+		w.allSee(0, Refused)
+		w.start(0)
+		for p := 1; p < 3; p++ {
+			w.see(0, p, Alive)
+			w.see(p, 0, Alive)
+		}
+		time.Sleep(time.Second)
+		w.expectState(1, old, registry.Orphaned)
+		w.expectShown("80 81", 0, 1, 2)
+		w.client(0, "a2", 80)
+		time.Sleep(14 * time.Second)
+		w.expectState(1, old, registry.Dropped)
+		w.expectShown("80", 0, 1, 2)
+		w.expectEqual(0, 1, 2)
+	})
+}
+
+// While the node is silent its orphans are dialled before they go, by one
+// survivor each.
+func TestExpiryProbe(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "alive", 80)
+		w.client(0, "dead", 81)
+		w.dialable["10.0.0.1:80"] = true
+		time.Sleep(70 * time.Second)
+		w.freeze(0)
+		time.Sleep(2500 * time.Millisecond)
+		w.allSee(0, Silent)
+		time.Sleep(21 * time.Second)
+		w.expectShown("80 81", 1, 2)
+		if len(w.dials) != 0 {
+			t.Fatalf("dialled before the lease was over: %v", w.dials)
+		}
+		time.Sleep(5 * time.Second)
+		w.expectShown("80", 1, 2)
+		if w.dials["10.0.0.1:81"] != 1 {
+			t.Fatalf("dials: %v", w.dials)
+		}
+		time.Sleep(time.Minute)
+		w.expectShown("80", 1, 2)
+		w.expectEqual(1, 2)
+		time.Sleep(100 * time.Second)
+		w.expectShown("", 1, 2)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+
+		w.thaw(0) // and comes back
+		w.allSee(0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectState(1, w.nodes[0].life, registry.Living)
+		w.expectShown("80 81", 0, 1, 2)
+		w.expectEqual(0, 1, 2)
+	})
+}
+
+func TestMovingDone(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		d := w.nodes[0].d
+		since := time.Now()
+		time.Sleep(9 * time.Second)
+		if d.MovingDone(since) {
+			t.Fatal("after 9 s")
+		}
+		time.Sleep(time.Second)
+		if !d.MovingDone(since) {
+			t.Fatal("not after 10 s")
+		}
+		w.freeze(1)
+		w.see(0, 1, Silent)
+		if !d.SomeoneSilent() {
+			t.Fatal("node 1 is")
+		}
+		time.Sleep(13 * time.Second)
+		if d.MovingDone(since) {
+			t.Fatal("a silent lease runs")
+		}
+		time.Sleep(20 * time.Second)
+		w.dialable["10.0.0.1:80"] = true
+		if d.MovingDone(since, "10.0.0.1:80") {
+			t.Fatal("its address answers")
+		}
+		if !d.MovingDone(since, "10.0.0.1:81") {
+			t.Fatal("its address does not answer")
+		}
+	})
+}
+
+func TestAcked(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.gossipLoss = 100
+		w.startAll()
+		w.client(0, "a", 80)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := w.nodes[0].d.Acked(ctx); err != nil {
+			t.Fatal(err)
+		}
+		w.sever(0, 1, true)
+		w.client(0, "b", 81)
+		ctx, cancel = context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := w.nodes[0].d.Acked(ctx); err == nil {
+			t.Fatal("the peer cannot have it")
+		}
+		if p := w.nodes[0].d.Status().Peers; len(p) != 1 || p[0].QueuedBytes == 0 && p[0].Acked == 2 {
+			t.Fatalf("%+v", p)
+		}
+	})
+}
+
+func TestOwner(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		owners := map[string]int{}
+		for i := range 300 {
+			key := fmt.Sprint("10.0.0.1:", i)
+			o := w.nodes[0].d.Owner(key)
+			owners[o]++
+			if p := w.nodes[1].d.Owner(key); p != o {
+				t.Fatalf("%s: %s and %s", key, o, p)
+			}
+		}
+		if len(owners) != 3 {
+			t.Fatalf("owners: %v", owners)
+		}
+		w.nodes[2].d.SetDraining(true)
+		time.Sleep(100 * time.Millisecond)
+		for i := range 300 {
+			if o := w.nodes[0].d.Owner(fmt.Sprint("10.0.0.1:", i)); o == w.nodes[2].life.Node {
+				t.Fatal("a draining node owns nothing")
+			}
+		}
+		if p := w.nodes[0].d.ReadyPeers(); len(p) != 1 || p[0] != w.nodes[1].life.Node {
+			t.Fatalf("ready: %v", p)
+		}
+	})
+}
+
+// A stall: not ready, then caught up, and nobody is missing.
+func TestStall(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		w.client(1, "b", 90)
+		time.Sleep(5 * time.Second)
+		for n := range 3 {
+			w.freeze(n)
+		}
+		time.Sleep(15 * time.Second)
+		for n := range 3 {
+			w.thaw(n)
+		}
+		time.Sleep(5 * time.Second)
+		w.expectShown("80 90", 0, 1, 2)
+		for n := range 3 {
+			if ok, why := w.nodes[n].d.Ready(); !ok {
+				t.Fatalf("node %d is not ready: %s", n, why)
+			}
+		}
+	})
+}

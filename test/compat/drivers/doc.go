@@ -1,0 +1,9 @@
+// Package drivers builds and starts the drivers of official SDKs, whose sources
+// are the folders below, and talks to them. The protocol is described in
+// test/compat/README.md.
+//
+// The invariant: a driver is an application that has configured its SDK as the
+// SDK's manual says; no test reaches around the SDK.
+//
+// Start reading at process.go. What an SDK needs to be built is in sdk.go.
+package drivers

@@ -1,0 +1,10 @@
+module github.com/starling-registry/starling/test/failover
+
+go 1.26.0
+
+require github.com/starling-registry/starling/test/compat v0.0.0
+
+replace (
+	github.com/starling-registry/starling => ../../
+	github.com/starling-registry/starling/test/compat => ../compat
+)

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A recorder collects what observers see while a scenario runs. Its times are
+// those of the machine's clock, which drivers and readers share.
+type recorder struct {
+	mu        sync.Mutex
+	names     map[string]string // of providers, by address
+	providers []*provider       // UpMs and DiedMs are of the machine's clock until finish
+	observers []observer
+	views     []view
+	latest    map[string]view // by observer
+	marks     []mark
+	zero      ms            // 0 until the first disturbance
+	changed   chan struct{} // closed, and replaced, at each view
+}
+
+func newRecorder() *recorder {
+	return &recorder{names: map[string]string{}, latest: map[string]view{}, changed: make(chan struct{})}
+}
+
+func now() ms { return ms(time.Now().UnixMilli()) }
+
+func (r *recorder) addProvider(p *provider) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.names[p.Address] = p.Name
+	r.providers = append(r.providers, p)
+}
+
+func (r *recorder) addObserver(o observer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observers = append(r.observers, o)
+}
+
+// saw records a view. Of a reader's only those count that differ from the one
+// before, a listener's all do.
+func (r *recorder) saw(observer string, at ms, addresses []string, blind bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := view{Observer: observer, AtMs: at, Blind: blind}
+	for _, a := range addresses {
+		name, ok := r.names[a]
+		if !ok {
+			name = a
+		}
+		v.Seen = append(v.Seen, name)
+	}
+	slices.Sort(v.Seen)
+	if last, ok := r.latest[observer]; ok && last.Blind == v.Blind && slices.Equal(last.Seen, v.Seen) {
+		return
+	}
+	r.views = append(r.views, v)
+	r.latest[observer] = v
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *recorder) mark(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.marks = append(r.marks, mark{now(), what})
+}
+
+// begin says that from now on nothing may be missing.
+func (r *recorder) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.zero = now()
+}
+
+func (r *recorder) since() ms {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now() - r.zero
+}
+
+// up and died change a provider that is already seen.
+func (r *recorder) up(p *provider) { r.mu.Lock(); defer r.mu.Unlock(); p.UpMs = now() }
+func (r *recorder) died(ps ...*provider) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := now()
+	for _, p := range ps {
+		p.DiedMs = &at
+	}
+}
+
+// state compares the newest views with who lives now.
+type state struct {
+	observers int                 // that are not blind
+	missing   int                 // of live providers, over all observers
+	dead      int                 // that are still seen, likewise
+	lacking   map[string][]string // live providers that an observer does not see
+}
+
+func (r *recorder) state() (state, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := state{lacking: map[string][]string{}}
+	at := now()
+	for _, o := range r.observers {
+		v, ok := r.latest[o.Name]
+		if v.Blind {
+			continue
+		}
+		s.observers++
+		if !ok {
+			s.lacking[o.Name] = nil
+		}
+		for _, p := range r.providers {
+			_, seen := slices.BinarySearch(v.Seen, p.Name)
+			switch {
+			case p.UpMs == 0:
+			case p.liveAt(at) && !seen:
+				s.missing++
+				s.lacking[o.Name] = append(s.lacking[o.Name], p.Name)
+			case p.DiedMs != nil && seen:
+				s.dead++
+			}
+		}
+	}
+	return s, r.changed
+}
+
+func (s *state) String() string {
+	var parts []string
+	if len(s.lacking) == 0 {
+		parts = append(parts, fmt.Sprintf("all live ones seen by all %d observers", s.observers))
+	} else {
+		var missing []string
+		for _, names := range s.lacking {
+			missing = append(missing, names...)
+		}
+		slices.Sort(missing)
+		parts = append(parts, fmt.Sprintf("MISSING: %s; by %d of %d: %s", some(slices.Compact(missing)),
+			len(s.lacking), s.observers, some(slices.Sorted(maps.Keys(s.lacking)))))
+	}
+	if s.dead > 0 {
+		parts = append(parts, fmt.Sprintf("dead ones seen %d times", s.dead))
+	}
+	return strings.Join(parts, " · ")
+}
+
+// finish returns the timeline, with times since begin.
+func (r *recorder) finish() *timeline {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := &timeline{Observers: slices.Clone(r.observers), Views: slices.Clone(r.views), Marks: slices.Clone(r.marks), EndMs: now() - r.zero}
+	for _, p := range r.providers {
+		q := *p
+		q.UpMs -= r.zero
+		if p.DiedMs != nil {
+			died := *p.DiedMs - r.zero
+			q.DiedMs = &died
+		}
+		t.Providers = append(t.Providers, q)
+	}
+	for i := range t.Views {
+		t.Views[i].AtMs -= r.zero
+	}
+	for i := range t.Marks {
+		t.Marks[i].AtMs -= r.zero
+	}
+	return t
+}
