@@ -523,3 +523,10 @@ func (k *checker) isCut(from, to int) bool {
 	defer k.mu.Unlock()
 	return k.cut[[2]int{from, to}]
 }
+
+// allServe reports whether every node has given a list.
+func (k *checker) allServe() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !slices.ContainsFunc(k.nodes, func(s *seen) bool { return !s.serves })
+}

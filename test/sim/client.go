@@ -102,18 +102,22 @@ func (c *Cluster) newClient(id int, kind Kind, listens bool) *Client {
 		s.ids = s.ids[:1]
 	}
 	s.ctx, s.die = context.WithCancel(c.ctx)
-	if listens {
+	return s
+}
+
+// start starts its process.
+func (s *Client) start() {
+	if s.listens {
 		for _, i := range s.ids {
 			s.listen(i)
 		}
 	}
-	if kind == Beat {
-		c.wg.Go(s.beats)
+	if s.kind == Beat {
+		s.c.wg.Go(s.beats)
 	} else {
-		c.wg.Go(s.connects)
-		c.wg.Go(s.publishes)
+		s.c.wg.Go(s.connects)
+		s.c.wg.Go(s.publishes)
 	}
-	return s
 }
 
 func (s *Client) ip() string { return fmt.Sprintf("10.0.1.%d", s.id+1) }

@@ -226,16 +226,20 @@ func (n *Node) Freeze() {
 	n.mu.Unlock()
 }
 
-// Continue lets it go on.
+// Continue lets it go on. The network goes first: what came meanwhile is in
+// the sockets when the process looks.
 func (n *Node) Continue() {
 	n.mu.Lock()
 	frozen := n.frozen
+	n.mu.Unlock()
+	if frozen == nil {
+		return
+	}
+	n.host.Thaw()
+	n.mu.Lock()
 	n.frozen = nil
 	n.mu.Unlock()
-	if frozen != nil {
-		close(frozen)
-		n.host.Thaw()
-	}
+	close(frozen)
 }
 
 // freezePoint is where a frozen node's goroutines wait.

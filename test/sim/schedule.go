@@ -222,16 +222,23 @@ func (c *Cluster) undo() {
 func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 	c := newCluster(o, dirs)
 	defer c.Stop()
+	for i, kind := range o.Kinds {
+		c.clients = append(c.clients, c.newClient(i, kind, o.Listens))
+	}
 	for _, n := range c.nodes {
 		if err := n.Start(); err != nil {
 			return []string{err.Error()}, c.hist
 		}
 	}
-	for i, kind := range o.Kinds {
-		c.clients = append(c.clients, c.newClient(i, kind, o.Listens))
-	}
 	for _, n := range c.nodes {
 		c.observers = append(c.observers, c.newObserver(n))
+	}
+	// Clients come when all nodes are ready, so that client i begins at node i.
+	for c.now() < 15*time.Second && !c.check.allServe() {
+		time.Sleep(tick)
+	}
+	for _, s := range c.clients {
+		s.start()
 	}
 	c.wg.Go(c.check.watch)
 	until := func(t time.Duration) bool {
