@@ -448,6 +448,7 @@ func (k *checker) stillShownLocked(node int, truths []truth) {
 			}
 			if d, ok := k.due[i]; ok && now > max(d.by, s.thawedAt+stallGrace) && shows && !wanted {
 				k.failLocked("late", "node%d still shows %d: %s", node, i, d.why)
+				delete(k.due, i)
 			}
 			if shows && !wanted && min(now-k.wantedAt[i], now-k.lastWhole, now-s.thawedAt) > bound {
 				k.failLocked("ghost", "node%d shows %d, unwanted for %.1f s", node, i, (now - k.wantedAt[i]).Seconds())
