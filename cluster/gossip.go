@@ -74,8 +74,9 @@ const (
 	kindGossip   kind = 0x10 + iota // a message for Handlers
 	kindReliable                    // the same, sent to this node alone
 	kindLeaving                     // epoch: that life is about to leave
-	kindAsk                         // id: do you think that this member lives?
-	kindDead                        // id: no, I do not
+	kindAsk                         // id: does this member live?
+	kindDead                        // id: it does not
+	kindLives                       // id: it does
 )
 
 func (c *Cluster) frame(k kind, body ...[]byte) []byte {
