@@ -86,6 +86,7 @@ func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) err
 // changes); 0: now. Unlike an identical registration it changes the clock of
 // an instance that is shown as this client's already; it never sets one back.
 func (c *Client) Adopt(key ServiceKey, i *Instance, since Stamp) error {
+	c.registry.opts.Clock.Adopt(since) // what is registered later is newer
 	return c.register(key, []*Instance{i}, false, restamp{true, since})
 }
 

@@ -13,10 +13,16 @@
 // [Options.Changed]. So a read that follows a write on the same node sees it,
 // and whoever is told of a change finds it.
 //
+// What a node publishes belongs to its [Life]. Other nodes' lives come in
+// through [Registry.Apply] as claims like any other, what goes out is fetched
+// with [Registry.Take], and [Registry.SetLife] says who is gone. Which claim is
+// shown follows from what is known, not from the order in which it came: see
+// pick.
+//
 // The package starts no goroutine, does no I/O and knows neither JSON nor
 // gRPC. Time comes from a [Clock]; whoever owns the registry calls
 // [Registry.Sweep] now and then.
 //
-// Start reading at [Client.Register], then service.show. DESIGN.md says why
-// it is built this way.
+// Start reading at [Client.Register], then pick and showLocked. DESIGN.md says
+// why it is built this way.
 package registry

@@ -172,6 +172,7 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 	}
 	if n.presence {
 		s.touched = now
+		r.listLocked(s)
 	}
 	sh.mu.Unlock()
 	r.tell(key, n)

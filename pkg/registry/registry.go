@@ -262,10 +262,15 @@ func (r *Registry) Sweep() {
 				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge && !s.aheadOf(now) {
 				delete(sh.services, key)
 				r.services.Add(-1)
-				r.names.remove(key)
+				if !s.unlisted {
+					r.names.remove(key)
+				}
 				if h := sh.history[key]; h != nil {
 					h.gone = now
 				}
+			} else if !s.presentLocked() && !s.unlisted && now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge {
+				s.unlisted = true // what a dropped life says is kept for its return only
+				r.names.remove(key)
 			}
 		}
 		for key, h := range sh.history {
@@ -371,7 +376,16 @@ func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
 		r.services.Add(1)
 		r.names.add(key)
 	}
+	r.listLocked(s)
 	return s
+}
+
+// listLocked puts a service back into the name index.
+func (r *Registry) listLocked(s *service) {
+	if s.unlisted {
+		s.unlisted = false
+		r.names.add(s.key)
+	}
 }
 
 // Services returns the names of a group, sorted; empty services that are not

@@ -20,6 +20,7 @@ type service struct {
 	meta         *ServiceMeta
 	history      *history // the shard's, once there is one: it stays for as long as the service does
 	touched      Stamp    // last register, deregister or change
+	unlisted     bool     // not in the name index: only dropped lives publish it
 
 	snapshot atomic.Pointer[Snapshot] // read without a lock
 

@@ -1,0 +1,373 @@
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A turn is what became of a life at some time, as all nodes but its own see
+// it sooner or later.
+type turn struct {
+	state LifeState
+	at    Stamp
+}
+
+// A knower is a peer and the facts that have reached it, kept as a plain list.
+type knower struct {
+	*peer
+	newest map[Life]map[RecordKey]Record
+	hides  []factHide
+	probes []Probe
+	turns  map[Life]int // how many it has heard of
+}
+
+type factHide struct {
+	Hide
+	kind Kind
+}
+
+func (k *knower) learn(life Life, rec Record) {
+	if k.newest[life] == nil {
+		k.newest[life] = map[RecordKey]Record{}
+	}
+	k.newest[life][rec.RecordKey] = rec
+	for _, h := range rec.Hides {
+		k.hides = append(k.hides, factHide{h, rec.Kind})
+	}
+}
+
+// A candidate is a registration that a view may show.
+type candidate struct {
+	Published
+	of                 Life
+	client             string
+	kind               Kind
+	clock              Stamp // of its record
+	moving, living     bool
+	back, lifted, last Stamp
+	dropped            bool
+}
+
+// view is the rule of design §4, without any order of events: of all facts, in
+// as many words as it needs.
+func (k *knower) view(history map[Life][]turn) []string {
+	var all []candidate
+	for life, recs := range k.newest {
+		var state LifeState
+		var back, lifted, last Stamp
+		returning := false
+		for _, t := range history[life][:k.turns[life]] {
+			if life == k.life { // of itself it knows only that it has spoken again
+				if t.state == Living {
+					back = t.at
+				}
+				continue
+			}
+			switch state = t.state; state {
+			case Dropped:
+				returning = true
+			case Living:
+				if back = t.at; returning {
+					lifted, returning = t.at, false
+				}
+			}
+			last = max(last, t.at)
+		}
+		for key, rec := range recs {
+			if rec.Gone {
+				continue
+			}
+			for _, is := range rec.Instances {
+				all = append(all, candidate{is, life, key.Client, rec.Kind, rec.Clock, rec.Moving, state == Living, back, lifted, last, state == Dropped})
+			}
+		}
+	}
+	best := map[InstanceKey]candidate{}
+next:
+	for _, c := range all {
+		stands := c.living && !c.moving
+		if c.suppressed() {
+			continue
+		}
+		for _, o := range all { // what is suppressed hides as it were removed
+			if o.InstanceKey == c.InstanceKey && o.kind == c.kind && o.suppressed() && c.Since <= o.Since && !stands {
+				continue next
+			}
+		}
+		for _, h := range k.hides {
+			if h.InstanceKey == c.InstanceKey && h.kind == c.kind && c.Since <= h.UpTo && (h.Strong || !stands) {
+				continue next
+			}
+		}
+		for _, p := range k.probes {
+			if p.Instance != c.InstanceKey {
+				continue
+			}
+			spoken := c.living || c.last > p.Made
+			switch {
+			case p.Of != c.of && c.Since <= p.UpTo && !stands,
+				p.Of == c.of && !spoken && (c.Since <= p.UpTo || c.moving),
+				p.Of == c.of && spoken && c.moving && (c.back < p.Made || c.clock < c.back):
+				continue next
+			}
+		}
+		if b, ok := best[c.InstanceKey]; !ok || c.beats(b) {
+			best[c.InstanceKey] = c
+		}
+	}
+	var out []string
+	for _, c := range best {
+		out = append(out, fmt.Sprint(c.IP, " w", c.Weight, " ", c.of, " ", c.client))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (c candidate) suppressed() bool { return c.dropped || c.moving && c.clock < c.lifted }
+
+func (c candidate) beats(o candidate) bool {
+	cs, os := c.living && !c.moving, o.living && !o.moving
+	switch {
+	case c.Since != o.Since:
+		return c.Since > o.Since
+	case cs != os:
+		return cs
+	case c.of != o.of:
+		return c.of.compare(o.of) > 0
+	}
+	return c.client > o.client
+}
+
+func (k *knower) shows() []string {
+	var out []string
+	for _, e := range k.Snapshot(order).Instances {
+		out = append(out, fmt.Sprint(e.IP, " w", e.Weight, " ", e.Life, " ", e.Client))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestRegistriesConverge lets three registries do and hear of things in any
+// order, late, twice, in batches, coalesced. At every step each must show what
+// the facts that it knows say, and in the end all must show the same.
+func TestRegistriesConverge(t *testing.T) {
+	for seed := range uint64(400) {
+		synctest.Test(t, func(t *testing.T) { converge(t, seed) })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func converge(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 7))
+	names := []string{"A", "B", "C"}
+	mesh := newMesh(t, names...)
+	var nodes []*knower
+	history := map[Life][]turn{}
+	clients := map[string]*Client{}
+	for _, n := range names {
+		p := mesh.nodes[n]
+		p.opts.Clock = NewClock(0, time.Duration(rng.IntN(3)*20)*time.Millisecond) // wrong ones, too
+		nodes = append(nodes, &knower{peer: p, newest: map[Life]map[RecordKey]Record{}, turns: map[Life]int{}})
+	}
+	var log []string
+	say := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
+	ip := func() string { return string(rune('p' + rng.IntN(3))) }
+	// take writes down what a node has written, which it knows itself at once.
+	take := func(n *knower) {
+		from := len(n.records)
+		n.take()
+		for _, l := range n.records[from:] {
+			n.learn(n.life, l.Record)
+		}
+	}
+	hear := func(n, from *knower, to int) {
+		for _, l := range from.records[n.applied[from.life]:to] {
+			if l.probe != nil {
+				n.probes = append(n.probes, *l.probe)
+			}
+		}
+		newest := map[RecordKey]Record{}
+		for _, l := range from.records[n.applied[from.life]:to] {
+			if l.probe == nil {
+				newest[l.RecordKey] = l.Record
+			}
+		}
+		for _, r := range newest {
+			n.learn(from.life, r)
+		}
+		n.give(from.peer, to, 1+rng.IntN(3), rng)
+		if rng.IntN(3) == 0 { // all that it has, again
+			n.Apply(from.life, slices.Collect(maps.Values(n.newest[from.life])))
+		}
+	}
+	turnTo := func(n *knower, life Life) {
+		h := history[life][n.turns[life]]
+		n.turns[life]++
+		n.SetLife(life, h.state, h.at)
+	}
+	check := func(n *knower) {
+		t.Helper()
+		if diff := cmp.Diff(n.view(history), n.shows()); diff != "" {
+			t.Fatalf("seed %d, node %s after\n%s\n(-want +got):\n%s", seed, n.life, strings.Join(log, "\n"), diff)
+		}
+	}
+	eager := seed%2 == 0
+	for range 60 {
+		n := nodes[rng.IntN(3)]
+		other := nodes[rng.IntN(3)]
+		id := fmt.Sprint(n.life.Node, rng.IntN(2))
+		kind := Connection
+		if rng.IntN(3) == 0 {
+			id, kind = ip()+"#true", Beat // the same on all nodes
+		}
+		at := n.life.Node + id
+		if clients[at] == nil {
+			clients[at] = n.Open(id, kind)
+		}
+		c := clients[at]
+		is := func() *Instance {
+			i := inst(ip(), weight(float64(1+rng.IntN(2))))
+			if kind == Beat {
+				i.IP = id[:1]
+			}
+			return i
+		}
+		switch op := rng.IntN(20); {
+		case op < 5:
+			batch := []*Instance{is()}
+			for rng.IntN(3) == 0 {
+				batch = append(batch, is())
+			}
+			c.Register(order, batch, len(batch) > 1)
+			say("%s registers %d, first %s w%v", at, len(batch), batch[0].IP, batch[0].Weight)
+		case op < 7:
+			k := InstanceKey{is().IP, 80, DefaultCluster}
+			c.Deregister(order, k)
+			say("%s deregisters %s", at, k.IP)
+		case op < 8:
+			c.Close(CauseConnectionLost)
+			delete(clients, at)
+			say("%s closes", at)
+		case op < 10:
+			c.Move()
+			say("%s moves", at)
+		case op < 11:
+			c.SetHealthy(order, rng.IntN(2) == 0, CauseBeatMissed)
+			say("%s changes health", at)
+		case op < 12:
+			var since Stamp
+			if cp, ok := n.Copy(order, id); ok {
+				since = cp.Since + 1
+			}
+			c.Adopt(order, is(), since)
+			say("%s adopts, since %v", at, since)
+		case op < 14:
+			if other == n {
+				break
+			}
+			take(other)
+			turnNow := turn{LifeState(rng.IntN(3)), 0}
+			if h := history[other.life]; len(h) > 0 && h[len(h)-1].state == turnNow.state || len(h) == 0 && turnNow.state == Living {
+				break
+			}
+			if turnNow.state == Living {
+				turnNow.at = other.opts.Clock.Now()
+			}
+			history[other.life] = append(history[other.life], turnNow)
+			say("%s turns %s", other.life, turnNow.state)
+		case op < 15:
+			for life, h := range history {
+				if n.turns[life] < len(h) {
+					turnTo(n, life)
+					say("%s hears that %s is %s", n.life, life, h[n.turns[life]-1].state)
+				}
+			}
+		case op < 16:
+			s := n.Snapshot(order).Instances
+			if len(s) == 0 {
+				break
+			}
+			e := s[rng.IntN(len(s))]
+			p := Probe{e.Life, order, e.InstanceKey, e.Since, n.opts.Clock.Now()}
+			take(n)
+			n.records = append(n.records, logged{probe: &p})
+			n.probes = append(n.probes, p)
+			n.Unanswered(p)
+			say("%s found no answer from %s of %s", n.life, e.IP, e.Life)
+		default:
+			if n == other {
+				break
+			}
+			take(other)
+			from := n.applied[other.life]
+			to := from + rng.IntN(len(other.records)-from+1)
+			hear(n, other, to)
+			say("%s hears %d to %d of %s", n.life, from, to, other.life)
+		}
+		if eager {
+			take(n)
+			check(n)
+		}
+		time.Sleep(time.Duration(rng.IntN(3)) * time.Millisecond)
+	}
+	say("all hear all")
+	for _, n := range nodes {
+		take(n)
+	}
+	// All turns are over, or the nodes would not agree on who lives; one may be
+	// gone for good.
+	gone := nodes[rng.IntN(3)]
+	for _, n := range nodes {
+		last := turn{Living, n.opts.Clock.Now()}
+		if n == gone && rng.IntN(2) == 0 {
+			last = turn{LifeState(1 + rng.IntN(2)), 0}
+		} else if n == gone {
+			gone = nil
+		}
+		if h := history[n.life]; len(h) == 0 && last.state == Living || len(h) > 0 && h[len(h)-1].state == last.state {
+			continue
+		}
+		history[n.life] = append(history[n.life], last)
+	}
+	for _, n := range nodes {
+		for _, from := range rng.Perm(3) {
+			if nodes[from] != n {
+				hear(n, nodes[from], len(nodes[from].records))
+			}
+		}
+		for life := range history {
+			for n.turns[life] < len(history[life]) {
+				turnTo(n, life)
+			}
+		}
+		check(n)
+	}
+	// Of what was moving before a drop that it has slept through, a node's own
+	// view may differ until that is removed.
+	var sums []uint64
+	for _, n := range nodes {
+		moving := slices.ContainsFunc(slices.Collect(maps.Values(n.newest[n.life])), func(r Record) bool { return r.Moving })
+		if n == gone || moving {
+			continue
+		}
+		n.Hashes(func(_ ServiceKey, h Hash) { sums = append(sums, h.Sum) })
+	}
+	if len(slices.Compact(sums)) > 1 {
+		t.Fatalf("seed %d: hashes %v after\n%s", seed, sums, strings.Join(log, "\n"))
+	}
+	for _, n := range nodes {
+		if got := int(n.Stats().Instances); got != len(n.Snapshot(order).Instances) {
+			t.Fatalf("seed %d: %d instances counted", seed, got)
+		}
+	}
+}
