@@ -474,6 +474,10 @@ func (c *Cluster) read() {
 // before one of them makes its id.
 const foundAfter = 2 * time.Second
 
+// aloneAfter is how long a node that was told to look for others, and may be
+// the first of them, looks before it makes a cluster of its own.
+const aloneAfter = 5 * time.Second
+
 // found makes the cluster id, if that is up to this node.
 func (c *Cluster) found() {
 	if c.opts.Expect <= 0 || c.ClusterID() != "" {
@@ -497,7 +501,11 @@ func (c *Cluster) found() {
 		}
 	}
 	c.mu.Unlock()
-	if members >= c.opts.Expect && now.Sub(c.started) >= foundAfter {
+	after := foundAfter
+	if members == 1 {
+		after = aloneAfter
+	}
+	if members >= c.opts.Expect && now.Sub(c.started) >= after {
 		c.setClusterID("", true)
 	}
 }
