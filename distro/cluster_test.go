@@ -40,14 +40,14 @@ func TestConvergence(t *testing.T) {
 					}
 				}
 				for range 600 {
-					n, i := w.rnd.IntN(3), w.rnd.IntN(20)
-					switch w.rnd.IntN(4) {
+					n, i := w.intn(3), w.intn(20)
+					switch w.intn(4) {
 					case 0:
 						clients[n][i].Deregister(testService, registry.InstanceKey{})
 					default:
-						w.register(clients[n][i], 1000*(n+1)+w.rnd.IntN(20))
+						w.register(clients[n][i], 1000*(n+1)+w.intn(20))
 					}
-					time.Sleep(time.Duration(w.rnd.IntN(10)) * time.Millisecond)
+					time.Sleep(time.Duration(w.intn(10)) * time.Millisecond)
 				}
 				time.Sleep(2 * time.Second)
 				w.expectEqual(0, 1, 2)
@@ -111,7 +111,7 @@ func TestF06SenderDiesWithinATransfer(t *testing.T) {
 		w.sever(1, 2, true) // only A has the end of it
 		w.sever(0, 2, true)
 		w.registerBig(w.nodes[0].reg.Open("last", registry.Connection), 2000, "")
-		w.partDelay = 300 * time.Millisecond
+		w.set(func() { w.partDelay = 300 * time.Millisecond })
 		w.sever(0, 1, false)
 		w.connect(0, 1)
 		time.Sleep(800 * time.Millisecond)
@@ -139,7 +139,7 @@ func TestF11BackThroughAnother(t *testing.T) {
 			w.startAll()
 			w.client(0, "a", 80)
 			w.client(1, "b", 90)
-			w.dialable["10.0.0.1:80"] = listening
+			w.set(func() { w.dialable["10.0.0.1:80"] = listening })
 			time.Sleep(2 * time.Minute) // they are stable
 			w.sever(0, 1, true)
 			w.sever(0, 2, true)
@@ -244,7 +244,7 @@ func TestF14LateHeads(t *testing.T) {
 			run(t, 3, func(w *world) {
 				w.startAll()
 				w.client(0, "a", 80)
-				w.headDelay = late
+				w.set(func() { w.headDelay = late })
 				time.Sleep(30 * time.Second)
 				w.freeze(0)
 				began := time.Now()
@@ -487,20 +487,20 @@ func TestExpiryProbe(t *testing.T) {
 		w.startAll()
 		w.client(0, "alive", 80)
 		w.client(0, "dead", 81)
-		w.dialable["10.0.0.1:80"] = true
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
 		time.Sleep(70 * time.Second)
 		w.freeze(0)
 		time.Sleep(2500 * time.Millisecond)
 		w.allSee(0, Silent)
 		time.Sleep(21 * time.Second)
 		w.expectShown("80 81", 1, 2)
-		if len(w.dials) != 0 {
-			t.Fatalf("dialled before the lease was over: %v", w.dials)
+		if len(w.dialled()) != 0 {
+			t.Fatalf("dialled before the lease was over: %v", w.dialled())
 		}
 		time.Sleep(5 * time.Second)
 		w.expectShown("80", 1, 2)
-		if w.dials["10.0.0.1:81"] != 1 {
-			t.Fatalf("dials: %v", w.dials)
+		if w.dialled()["10.0.0.1:81"] != 1 {
+			t.Fatalf("dials: %v", w.dialled())
 		}
 		time.Sleep(time.Minute)
 		w.expectShown("80", 1, 2)
@@ -541,7 +541,7 @@ func TestMovingDone(t *testing.T) {
 			t.Fatal("a silent lease runs")
 		}
 		time.Sleep(20 * time.Second)
-		w.dialable["10.0.0.1:80"] = true
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
 		if d.MovingDone(since, "10.0.0.1:80") {
 			t.Fatal("its address answers")
 		}
@@ -623,5 +623,83 @@ func TestStall(t *testing.T) {
 				t.Fatalf("node %d is not ready: %s", n, why)
 			}
 		}
+	})
+}
+
+// A digest that differs is counted, and mended by a transfer of the whole life.
+func TestDigestRepair(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.startAll()
+		for i := range 5 {
+			w.client(0, fmt.Sprint("c", i), 80+i)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		w.expectEqual(0, 1)
+		d := w.nodes[1].d
+		d.mu.Lock()
+		l := d.lives[w.nodes[0].life]
+		for _, r := range l.above(0)[:2] {
+			l.remove(r)
+		}
+		d.mu.Unlock()
+		time.Sleep(1500 * time.Millisecond)
+		a, _ := w.lifeState(0, w.nodes[0].life)
+		b, _ := w.lifeState(1, w.nodes[0].life)
+		if a.Digest != b.Digest || b.Records != 5 || w.count(1, "digest_mismatches_total") == 0 || w.count(1, "repairs_total") != 1 {
+			t.Fatalf("%+v\n%+v, %v repairs", a, b, w.count(1, "repairs_total"))
+		}
+	})
+}
+
+// More lives than fit into a packet are gossiped in turn.
+func TestGossipedHeadsFit(t *testing.T) {
+	d := alone(t)
+	defer d.Stop()
+	d.served = true
+	for n := range 40 {
+		l := newLife(testLife(2, uint64(n+1)))
+		l.ownerClock, l.deadline = d.opts.Clock.Now(), d.now()
+		d.lives[l.id] = l
+	}
+	seen := map[uint64]bool{}
+	for range 40 {
+		b := d.gossipHeadsLocked()
+		m, err := readMessage(b)
+		if err != nil || len(b) > maxGossip || m.GetHeads().GetFull() {
+			t.Fatalf("%d bytes, full %v, %v", len(b), m.GetHeads().GetFull(), err)
+		}
+		if readLife(m.GetHeads().GetHeads()[0].GetLife()) != d.self {
+			t.Fatal("the own life is not told first")
+		}
+		for _, h := range m.GetHeads().GetHeads()[1:] {
+			seen[h.GetLife().GetEpoch()] = true
+		}
+	}
+	if len(seen) != 40 {
+		t.Fatalf("%d of 40 lives were told", len(seen))
+	}
+}
+
+// A node is silent for A only, and A dials what it cannot hear of: when the
+// owner is heard again, by way of another, the result is void.
+func TestProbeResultIsVoidAfterALaterHead(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		time.Sleep(70 * time.Second)
+		w.sever(0, 1, true)
+		w.sever(0, 2, true)
+		w.allSee(0, Silent)
+		time.Sleep(30 * time.Second)
+		w.expectShown("", 1, 2)
+		w.expectShown("80", 0)
+		w.sever(0, 2, false)
+		w.see(2, 0, Alive)
+		w.see(0, 2, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.see(1, 0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectShown("80", 0, 1, 2)
 	})
 }

@@ -175,7 +175,7 @@ func (d *Replicator) mismatchLocked(from string, l *life) {
 	d.metrics.mismatches.Inc()
 	if key := from + " digest " + l.id.String(); !d.logged[key] {
 		d.logged[key] = true
-		d.log.Error("digest differs at the same version", zap.String("peer", from), zap.Stringer("life", l.id), zap.Uint64("version", l.applied))
+		d.noteLocked(d.log.Error, "digest differs at the same version", zap.String("peer", from), zap.Stringer("life", l.id), zap.Uint64("version", l.applied))
 	}
 }
 

@@ -57,7 +57,7 @@ func (d *Replicator) judgeLocked(l *life) {
 		l.probing = probing{}
 		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
 		d.metrics.orphaned.Inc()
-		d.log.Info("life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
+		d.noteLocked(d.log.Info, "life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
 	case !gone && l.state == registry.Orphaned && spoken > l.orphanedAt && caughtUp:
 		d.returnLocked(l)
 		return
@@ -86,7 +86,7 @@ func (d *Replicator) returnLocked(l *life) {
 	l.livingSince, l.probing = d.now(), probing{}
 	d.setStateLocked(l, registry.Living, back)
 	d.metrics.returned.Inc()
-	d.log.Info("life is living again", zap.Stringer("life", l.id))
+	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))
 }
 
 // setStateLocked tells the registry; at is the owner's clock on its return,
@@ -124,7 +124,7 @@ func (d *Replicator) dropLocked(l *life, at registry.Stamp, why string) {
 	l.dropped = max(l.dropped, at)
 	d.setStateLocked(l, registry.Dropped, l.ownerClock)
 	d.metrics.dropped.Inc()
-	d.log.Info("life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
+	d.noteLocked(d.log.Info, "life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
 }
 
 func (d *Replicator) forgetLifeLocked(l *life) {

@@ -59,7 +59,7 @@ func (d *Replicator) readinessLocked(now time.Time) {
 		p.headsDue = true
 		p.poke()
 	}
-	d.log.Info("caught up", zap.Duration("after", now.Sub(d.since)), zap.Bool("ready", d.ready))
+	d.noteLocked(d.log.Info, "caught up", zap.Duration("after", now.Sub(d.since)), zap.Bool("ready", d.ready))
 }
 
 // waitsForLocked returns "" when this node has caught up.

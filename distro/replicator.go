@@ -224,6 +224,7 @@ type Replicator struct {
 	gossip     gossipState
 	transfers  uint64
 	changes    uint64 // of what a snapshot holds
+	notes      []note
 }
 
 // New makes a replicator that does nothing yet. It panics if the options are
@@ -275,6 +276,7 @@ func (d *Replicator) Stop() {
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()
+	d.carryAll()
 	if !stopped && d.opts.Save != nil {
 		d.writePending()
 		d.save()
@@ -355,10 +357,27 @@ func (d *Replicator) carryAll() {
 	for id := range d.outboxes {
 		ids = append(ids, id)
 	}
+	notes := d.notes
+	d.notes = nil
 	d.mu.Unlock()
+	for _, n := range notes {
+		n.log(n.text, n.fields...)
+	}
 	for _, id := range ids {
 		d.carry(id)
 	}
+}
+
+// A note is a line for the log, which is written without the lock: with the
+// next calls that are carried, at the latest after a tick.
+type note struct {
+	log    func(string, ...zap.Field)
+	text   string
+	fields []zap.Field
+}
+
+func (d *Replicator) noteLocked(log func(string, ...zap.Field), text string, fields ...zap.Field) {
+	d.notes = append(d.notes, note{log, text, fields})
 }
 
 // refuse counts what a peer sent, and logs it once per peer and reason.
@@ -372,6 +391,6 @@ func (d *Replicator) refuseLocked(from, reason string, err error) {
 	d.metrics.refused.WithLabelValues(reason).Inc()
 	if key := from + " " + reason; !d.logged[key] && len(d.logged) < 10_000 {
 		d.logged[key] = true
-		d.log.Warn("peer sent what is not taken", zap.String("peer", from), zap.String("reason", reason), zap.Error(err))
+		d.noteLocked(d.log.Warn, "peer sent what is not taken", zap.String("peer", from), zap.String("reason", reason), zap.Error(err))
 	}
 }

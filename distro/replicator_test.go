@@ -151,8 +151,8 @@ func TestOutlived(t *testing.T) {
 		w.see(0, 1, Alive)
 		w.connect(1, 0)
 		time.Sleep(2 * time.Second)
-		if w.nodes[0].outlived != 1 {
-			t.Fatalf("told %d times", w.nodes[0].outlived)
+		if w.nodes[0].outlived.Load() != 1 {
+			t.Fatalf("told %d times", w.nodes[0].outlived.Load())
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestReadiness(t *testing.T) {
 				w.registerBig(w.nodes[0].reg.Open(fmt.Sprint("c", i), registry.Connection), 1000+i, strings.Repeat("x", 200_000))
 			}
 			time.Sleep(time.Second)
-			w.partDelay = 300 * time.Millisecond
+			w.set(func() { w.partDelay = 300 * time.Millisecond })
 			w.start(1)
 			w.see(0, 1, Alive)
 			w.see(1, 0, Alive)
@@ -400,11 +400,11 @@ func TestWriterCarriesHides(t *testing.T) {
 		if got := hides(); len(got) != 3 {
 			t.Fatalf("hides of %v", got)
 		}
-		before := d.own.applied
+		before := w.applied(0)
 		d.Wrote(registry.RecordKey{Client: "a", Service: testService})
 		d.Wrote(registry.RecordKey{Client: "stranger", Service: testService})
 		time.Sleep(time.Second)
-		if d.own.applied != before {
+		if w.applied(0) != before {
 			t.Error("nothing has changed, and it was written")
 		}
 		time.Sleep(11 * time.Minute)

@@ -155,14 +155,11 @@ func (d *Replicator) Members(ms []Member) {
 			if known && was.State == Silent {
 				d.catchUpAgainLocked()
 			}
-			if d.ctx.Err() == nil && p.cancel == nil {
-				p.headsDue = true
-				d.startSenderLocked(p)
-			}
+			d.startSenderLocked(p)
 		case !known || was.State == Alive:
 			d.stopSenderLocked(p)
 			p.ready, p.targets = false, nil
-			d.log.Info("member is gone", zap.String("peer", m.Name), zap.Stringer("state", m.State))
+			d.noteLocked(d.log.Info, "member is gone", zap.String("peer", m.Name), zap.Stringer("state", m.State))
 		}
 	}
 	for id, p := range d.peers { // membership has forgotten them

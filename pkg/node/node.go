@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -151,9 +152,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			},
 			Members: func(v *cluster.View) {
 				replicator.Members(distroMembers(v))
-				if err := dir.SaveMembers(gossipAddrs(v)); err != nil {
-					log.Error("the members cannot be saved; after a restart this node finds them by --join only", zap.Error(err))
-				}
 			},
 			ClusterID: func(id string) {
 				if err := dir.SaveClusterID(id); err != nil {
@@ -172,6 +170,11 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	do := opts.distroOptions()
 	do.Registry, do.Peers, do.Life, do.Clock, do.Awake = reg, peers, life, clock, pulse.awake
 	do.Load, do.Save = dir.OpenSnapshot, dir.SaveSnapshot
+	for _, k := range dir.Members() {
+		if k.Stable {
+			do.Stable = append(do.Stable, k.ID)
+		}
+	}
 	do.Outlived = func() {
 		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again"))
 	}
@@ -295,6 +298,18 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			return members.Leave(ctx)
 		})
 		every("keys", 10*time.Second, opts.watchKeys(members.SetKeys))
+		saved := dir.Members()
+		every("members", 5*time.Second, func() {
+			now := known(members.View(), replicator.Stable())
+			if slices.Equal(now, saved) {
+				return
+			}
+			if err := dir.SaveMembers(now); err != nil {
+				log.Error("the members cannot be saved; after a restart this node finds them by --join only", zap.Error(err))
+				return
+			}
+			saved = now
+		})
 	}
 
 	// What follows is undone first. HTTP answers longest: until the end,

@@ -77,7 +77,8 @@ func (r *Registry) life(id Life) *life {
 //
 // What a dropped life says is kept, but not shown, and hides what other lives
 // that are gone say from before. After its return it counts again, except for
-// what had been moving by then.
+// what had been moving by then. A waning life is in part the one, in part the
+// other.
 //
 // The own life is always living; at says when it has spoken again after others
 // may have missed it.
@@ -91,7 +92,7 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 	if news {
 		l.spoke.store(at)
 	}
-	if state == was && (!news || state != Orphaned && l != r.own) {
+	if state == was && (!news || state != Orphaned && state != Waning && l != r.own) {
 		l.mu.Unlock()
 		return
 	}
@@ -99,7 +100,7 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 		l.back.store(at)
 	}
 	switch {
-	case state == Dropped:
+	case state == Dropped, state == Waning:
 		l.lifting = true
 	case l.lifting && (at > 0 || state == Living):
 		l.lifting = false
@@ -112,7 +113,7 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 	switch state {
 	case Orphaned:
 		cause = CauseOrphaned
-	case Dropped:
+	case Dropped, Waning:
 		cause = CauseOrphanExpired
 	}
 	for _, key := range keys {
@@ -150,16 +151,15 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 	was := s.published()
 	// The newest state, not the one that we came for: somebody may have been
 	// faster.
-	dropped := l.is() == Dropped
 	var touched []touch
 	for c, p := range s.publications {
 		if c.life != l {
 			continue
 		}
 		touched = p.touchAll(touched, 0)
-		if p.dropped != dropped {
-			p.dropped = dropped
-			if dropped {
+		if over := p.over(); p.dropped != over {
+			p.dropped = over
+			if over {
 				s.dropped++
 			} else {
 				s.dropped--

@@ -64,12 +64,17 @@ type claim struct {
 // do not, weak hides take away.
 func (c *claim) stands() bool { return !c.pub.moving && c.pub.client.life.is() == Living }
 
+// over reports whether the lease of the publication's life is over for it.
+func (p *publication) over() bool {
+	s := p.client.life.is()
+	return s == Dropped || s == Waning && p.client.redo.Load() == 0
+}
+
 // suppressed reports whether the claim is not shown whatever its clock: its
-// life was dropped; or the life is back from a drop, but the claim had been
+// lease is over; or the life is back from a drop, but the claim had been
 // moving by then, and its client had its time to register elsewhere.
 func (c *claim) suppressed() bool {
-	l := c.pub.client.life
-	return l.is() == Dropped || c.pub.moving && c.pub.clock < l.undropped.load()
+	return c.pub.over() || c.pub.moving && c.pub.clock < c.pub.client.life.undropped.load()
 }
 
 // before reports whether c is shown rather than o: the newest registration. A
@@ -151,7 +156,7 @@ func (s *service) published() bool { return len(s.publications) > s.dropped }
 func (r *Registry) publishLocked(sh *shard, s *service, p *publication) {
 	l := p.client.life
 	s.publications[p.client] = p
-	if p.dropped = l.is() == Dropped; p.dropped {
+	if p.dropped = p.over(); p.dropped {
 		s.dropped++
 	}
 	if l == r.own && r.opts.Wrote != nil {

@@ -32,6 +32,10 @@
 // durable in the sense of synctest. Packets are dropped when a receiver does
 // not take them. One lock guards everything; it is never held while waiting.
 //
+// At the end of a bubble let some seconds pass after everything is stopped:
+// memberlist's probes end by their own time-outs, and time does not go on for
+// goroutines that are left.
+//
 // Randomness comes from the seed. Runs are still not reproducible to the bit,
 // because goroutines are scheduled as they come.
 //
