@@ -47,6 +47,7 @@ type life struct {
 	digestMatched int64 // milliseconds; last time that a peer's digest was the same
 	probing       probing
 	probed        bool // there are results of probes, and its owner has not spoken since
+	spoken        bool // it has, but what it had then is not here yet
 }
 
 func newLife(id registry.Life) *life {

@@ -136,8 +136,9 @@ func (k *checker) mustBeGone(instance int, by time.Duration, why string) {
 }
 
 // nodeStarted is called when a process has started. Where it finds nobody who
-// serves, it goes back to its snapshot, which may be 10 s old (design §6).
-func (k *checker) nodeStarted(id int) {
+// serves, it goes back to its snapshot, which may be 10 s old (design §6), or,
+// with an empty data directory, to nothing.
+func (k *checker) nodeStarted(id int, empty bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, _, run := k.c.nodes[id].state()
@@ -151,7 +152,7 @@ func (k *checker) nodeStarted(id int) {
 	}
 	k.lastWhole = k.c.now()
 	for i := range s.shown {
-		if k.lastWhole-s.since[i] < 12*time.Second {
+		if empty || k.lastWhole-s.since[i] < 12*time.Second {
 			delete(s.shown, i)
 		}
 	}

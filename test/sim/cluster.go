@@ -105,6 +105,8 @@ func (n *Node) Start() error {
 	if n.isUp() {
 		return nil
 	}
+	_, err := os.Stat(n.dir)
+	empty := err != nil
 	n.host = n.c.net.Host(n.name, n.addr())
 	gossip, err := n.host.Transport(gossipPort)
 	if err != nil {
@@ -140,7 +142,7 @@ func (n *Node) Start() error {
 	n.up, n.started = true, n.c.now()
 	n.run++
 	n.mu.Unlock()
-	n.c.check.nodeStarted(n.id)
+	n.c.check.nodeStarted(n.id, empty)
 	return nil
 }
 
