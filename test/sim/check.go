@@ -322,11 +322,12 @@ func (k *checker) dialableLocked(node, client int, t truth) bool {
 // cut and that sits on no node notices late: documented, not counted.
 func (k *checker) liveLocked(node, client int, t truth) bool {
 	now := k.c.now()
-	if settled := t.registered && (t.kind == Beat || t.online); !settled && now-t.pathCutAt < time.Minute {
-		return false
-	}
 	if t.node < 0 {
 		return true
+	}
+	settled := t.registered && (t.kind == Beat || t.online && !k.pathCut[[2]int{client, t.node}])
+	if !settled && now-t.pathCutAt < time.Minute {
+		return false
 	}
 	how := 0
 	if t.kind == Python { // it stays at a node that is frozen
