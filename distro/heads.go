@@ -150,7 +150,7 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	}
 	if ownerClock > l.ownerClock {
 		l.ownerClock, l.ownerVersion = ownerClock, max(l.ownerVersion, h.GetOwnerVersion())
-		d.spokenLocked(l)
+		l.spoken = l.probed
 	}
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
 		l.deadline = max(l.deadline, h.GetDeadline())

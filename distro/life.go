@@ -49,6 +49,7 @@ type life struct {
 	digestMatched int64 // milliseconds; last time that a peer's digest was the same
 	probing       probing
 	probed        bool // there are results of probes, and its owner has not spoken since
+	spoken        bool // it has, but what it had then is not here yet
 }
 
 func newLife(id registry.Life) *life {
@@ -208,7 +209,11 @@ func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome
 		sorted = sorted && d.version > top
 		top = max(top, d.version)
 		l.put(d.record)
-		l.ownerClock = max(l.ownerClock, d.clock)
+		if l.state == registry.Living {
+			// Of an ended life only a head says that the owner is back, and
+			// when: what was moving by then counts as before.
+			l.ownerClock = max(l.ownerClock, d.clock)
+		}
 		news = append(news, d)
 	}
 	l.suspect = l.suspect && !f.whole

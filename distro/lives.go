@@ -41,6 +41,9 @@ func (d *Replicator) judgeLocked(l *life) {
 	gone := !known || m.State != Alive || ended
 	spoken := l.ownerClock
 	caughtUp := l.applied >= l.ownerVersion
+	if l.spoken && caughtUp {
+		d.spokenLocked(l)
+	}
 	switch {
 	case l.state == registry.Dropped:
 		if !gone && spoken > l.dropped && caughtUp {
@@ -105,9 +108,11 @@ func (d *Replicator) tellStateLocked(l *life, at registry.Stamp) {
 }
 
 // spokenLocked: results of probes are void after a later head of the owner, so
-// the registry must know of it. It costs a look at all services of the life,
+// the registry must know of it; but only when what the owner had then is here,
+// or what it removed meanwhile would be shown again (cases F23). It costs a look at all services of the life,
 // and is left out for those that were never probed.
 func (d *Replicator) spokenLocked(l *life) {
+	l.spoken = false
 	if l.state == registry.Orphaned && l.probed {
 		l.probed = false
 		d.tellStateLocked(l, l.ownerClock)

@@ -115,7 +115,13 @@ func (d *Replicator) Ready() (bool, string) {
 
 // Stalled says that this process stood still, after its closed connections
 // were handled. It is not ready until it has caught up.
+//
+// What became of the connections is in the life when it returns: the next head
+// makes the life living for the others, who must not show what has gone
+// meanwhile (cases F08).
 func (d *Replicator) Stalled() {
+	for d.writeSome() {
+	}
 	d.mu.Lock()
 	d.ready = false
 	d.lastTick = time.Now()

@@ -195,10 +195,12 @@ type Replicator struct {
 	wg      sync.WaitGroup
 	once    struct{ outlived sync.Once }
 
-	// Lock order: an outbox's mu, then mu. dirty's mu is a leaf. None is held
-	// over a call of Registry, Peers or the callbacks, but for an outbox's,
-	// which orders the calls of Registry for one life.
-	dirty dirtyKeys
+	// Lock order: writing or an outbox's mu, then mu. dirty's mu is a leaf. None
+	// is held over a call of Registry, Peers or the callbacks, but for an
+	// outbox's, which orders the calls of Registry for one life, and writing,
+	// over Take.
+	dirty   dirtyKeys
+	writing sync.Mutex // by who writes the own life
 
 	dialler *dialler
 

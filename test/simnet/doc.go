@@ -24,7 +24,8 @@
 //	host.PowerOff                            nothing answers any more: dials hang, connections stand still
 //
 // An address that no host ever had swallows everything. Only the process is
-// simulated by Freeze, not its goroutines: they go on, without traffic.
+// simulated by Freeze, not its goroutines: they go on until they read, write or
+// send something.
 //
 // Invariant: nothing here blocks without being woken by what it waits for, by
 // its deadline or context, or by the death of its host; and all waits are
