@@ -542,11 +542,21 @@ func TestMovingDone(t *testing.T) {
 		}
 		time.Sleep(20 * time.Second)
 		w.set(func() { w.dialable["10.0.0.1:80"] = true })
-		if d.MovingDone(since, "10.0.0.1:80") {
-			t.Fatal("its address answers")
+		for range 3 {
+			if d.MovingDone(since, "10.0.0.1:80") {
+				t.Fatal("its address answers")
+			}
+			time.Sleep(2 * time.Second)
 		}
+		if d.MovingDone(since, "10.0.0.1:81") {
+			t.Fatal("its address was not dialled")
+		}
+		time.Sleep(2 * time.Second)
 		if !d.MovingDone(since, "10.0.0.1:81") {
 			t.Fatal("its address does not answer")
+		}
+		if d.MovingDone(since, "10.0.0.1:80", "10.0.0.1:81") {
+			t.Fatal("one of two answers")
 		}
 	})
 }

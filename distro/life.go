@@ -2,6 +2,7 @@ package distro
 
 import (
 	"slices"
+	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -40,6 +41,7 @@ type life struct {
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
 	paused      int64          // milliseconds by self-preservation, in all
+	waned       bool           // Orphaned, and only its slow clients have a lease
 	dropped     registry.Stamp // clock of the newest drop; 0: never
 	back        registry.Stamp // the owner's clock when it came back from a drop
 
@@ -149,6 +151,11 @@ func (l *life) redoSeconds() (longest uint16) {
 		longest = max(longest, s)
 	}
 	return longest
+}
+
+// extra is what its slow clients have beyond the lease, in milliseconds.
+func (l *life) extra(t Leases) int64 {
+	return t.extra(l.silent, time.Duration(l.redoSeconds())*time.Second).Milliseconds()
 }
 
 // dead says how many of the records are tombstones.

@@ -1,8 +1,6 @@
 package distro
 
 import (
-	"time"
-
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -68,7 +66,7 @@ func (d *Replicator) judgeLocked(l *life) {
 	if gone {
 		l.silent = l.silent && !(known && (m.State == Refused || m.State == Left)) && !ended
 		_, living := d.nodesLocked()
-		lease := d.opts.Leases.lease(l.silent, time.Duration(l.redoSeconds())*time.Second, l.instances, len(living))
+		lease := d.opts.Leases.lease(l.silent, l.instances, len(living))
 		spoken := l.ownerClock
 		if spoken == 0 {
 			spoken = l.orphanedAt
@@ -95,10 +93,17 @@ func (d *Replicator) returnLocked(l *life) {
 // setStateLocked tells the registry; at is the owner's clock on its return,
 // else the newest one heard.
 func (d *Replicator) setStateLocked(l *life, s registry.LifeState, at registry.Stamp) {
-	l.state = s
+	l.state, l.waned = s, false
 	d.changes++
 	d.gossip.news = true
-	id := l.id
+	d.tellStateLocked(l, at)
+}
+
+func (d *Replicator) tellStateLocked(l *life, at registry.Stamp) {
+	id, s := l.id, l.state
+	if l.waned {
+		s = registry.Waning
+	}
 	d.tellLocked(id, func(r Registry) { r.SetLife(id, s, at) })
 }
 
@@ -110,7 +115,17 @@ func (d *Replicator) spokenLocked(l *life) {
 	l.spoken = false
 	if l.state == registry.Orphaned && l.probed {
 		l.probed = false
-		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
+		d.tellStateLocked(l, l.ownerClock)
+	}
+}
+
+// waneLocked ends the lease of all but the slow clients of an orphan, or gives
+// it back. Others are told nothing of it: they come to it by themselves, by
+// the same deadline.
+func (d *Replicator) waneLocked(l *life, waned bool) {
+	if l.waned != waned {
+		l.waned = waned
+		d.tellStateLocked(l, l.ownerClock)
 	}
 }
 

@@ -2,6 +2,7 @@ package distro
 
 import (
 	"context"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -75,8 +76,17 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 // to dial.
 func (d *Replicator) scan(id registry.Life, living []string) (mine []target) {
 	visible := 0
+	d.mu.Lock()
+	slow := false // whether the lease of slow clients is over, too
+	if l := d.lives[id]; l != nil {
+		slow = d.now() >= l.deadline+l.paused+l.extra(d.opts.Leases)
+	}
+	d.mu.Unlock()
 	d.opts.Registry.Orphans(id, func(k registry.ServiceKey, s *registry.Shown) {
 		visible++
+		if s.Slow && !slow {
+			return
+		}
 		addr := address(s.InstanceKey)
 		if rendezvous(k.String()+" "+addr+" "+s.Cluster, living) == d.self.Node {
 			mine = append(mine, target{id, k, s.InstanceKey, s.Since})
@@ -170,9 +180,9 @@ func (d *Replicator) silentLeaseRunsLocked(but *life, now int64) bool {
 }
 
 // MovingDone says whether a record of this node, moving since then, may be
-// removed now. While somebody is silent it dials the addresses, up to a second
-// for all of them: call it without locks, and for one record not more often
-// than every few seconds.
+// removed now. While somebody is silent its addresses have to be dialled for
+// that, which is begun here and tells later; so it does not block, and is asked
+// again until it says yes.
 func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 	d.mu.Lock()
 	// The caller has wall times; only the difference counts.
@@ -187,16 +197,85 @@ func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 	if v != dial {
 		return v == expire
 	}
-	var wg sync.WaitGroup
-	answered := make([]bool, len(addrs))
-	for n, a := range addrs {
-		wg.Go(func() { answered[n] = d.answers(d.ctx, a) })
+	silent := true
+	for _, a := range addrs {
+		silent = d.dialler.unanswered(a, d.opts.ProbeEvery) && silent // all are dialled
 	}
-	wg.Wait()
-	for _, a := range answered {
-		if a {
-			return false
+	return silent
+}
+
+// maxDialled bounds the addresses of moving records that are dialled; the
+// others wait.
+const maxDialled = 4096
+
+// A dialler knows which addresses of moving records answer.
+type dialler struct {
+	queue chan string // to be dialled; at most maxDialled
+
+	mu    sync.Mutex
+	known map[string]*dialled // asked for lately
+}
+
+type dialled struct {
+	done     time.Time // zero: not yet
+	answered bool
+}
+
+func newDialler() *dialler {
+	return &dialler{queue: make(chan string, maxDialled), known: map[string]*dialled{}}
+}
+
+// unanswered reports that an address was dialled a short time ago and did not
+// answer; else it has it dialled if that is due.
+func (l *dialler) unanswered(addr string, every time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.known[addr]
+	now := time.Now()
+	if r != nil && (r.done.IsZero() || now.Sub(r.done) < every) {
+		return !r.done.IsZero() && !r.answered
+	}
+	select {
+	case l.queue <- addr:
+		l.known[addr] = &dialled{}
+	default: // later
+	}
+	return false
+}
+
+// dialLoop dials what waits, so many a second.
+func (d *Replicator) dialLoop(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	pace := time.NewTicker(time.Second / time.Duration(max(1, d.opts.ProbeRate)))
+	defer pace.Stop()
+	for {
+		var addr string
+		select {
+		case <-ctx.Done():
+			return
+		case addr = <-d.dialler.queue:
+		}
+		wg.Go(func() {
+			d.metrics.dialled.Inc()
+			answers := d.answers(ctx, addr)
+			d.dialler.mu.Lock()
+			defer d.dialler.mu.Unlock()
+			if r := d.dialler.known[addr]; r != nil && ctx.Err() == nil {
+				r.done, r.answered = time.Now(), answers
+			}
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
 		}
 	}
-	return d.ctx.Err() == nil
+}
+
+// forget lets go of what nobody has asked for any more.
+func (l *dialler) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.known, func(_ string, r *dialled) bool { return !r.done.IsZero() && time.Since(r.done) > time.Minute })
 }

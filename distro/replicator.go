@@ -202,6 +202,8 @@ type Replicator struct {
 	dirty   dirtyKeys
 	writing sync.Mutex // by who writes the own life
 
+	dialler *dialler
+
 	mu       sync.Mutex
 	stopped  bool
 	lives    map[registry.Life]*life
@@ -237,6 +239,7 @@ func New(o Options) *Replicator {
 		epochs: map[string]uint64{o.Life.Node: o.Life.Epoch}, members: map[string]Member{}, peers: map[string]*peer{},
 		staged: map[stageKey]*staged{}, pulling: map[registry.Life]*pull{}, logged: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.dialler = newDialler()
 	d.dirty = dirtyKeys{keys: map[registry.RecordKey]struct{}{}, wake: make(chan struct{}, 1)}
 	d.preserve = preservation{aliveSince: map[string]time.Time{}, stable: map[string]bool{}}
 	for _, id := range o.Stable {
@@ -262,6 +265,7 @@ func (d *Replicator) Start() {
 	d.goLoop("write", d.writeLoop)
 	d.goLoop("tick", d.tickLoop)
 	d.goLoop("probe", d.probeLoop)
+	d.goLoop("dial", d.dialLoop)
 	if d.opts.Save != nil {
 		d.goLoop("snapshot", d.snapshotLoop)
 	}

@@ -45,12 +45,13 @@ func (d *Replicator) tick() {
 		p.poke()
 	}
 	d.mu.Unlock()
+	d.dialler.forget()
 	d.drop(due)
 	d.carryAll()
 	d.gossipHeads(now)
 }
 
-// leasesLocked returns the lives that are to be dropped.
+// leasesLocked returns the lives that are to be dropped, in part or as a whole.
 func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 	if d.catchingUp {
 		return nil
@@ -68,17 +69,20 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 			if l.probing.scanned && l.probing.visible == 0 {
 				due = append(due, l.id)
 			}
-		case v == expire:
+		case v == expire, v == wane && !l.waned:
 			due = append(due, l.id)
+		case v == wane:
 		default:
 			l.probing = probing{} // another lease was raised meanwhile
+			d.waneLocked(l, false)
 		}
 	}
 	return due
 }
 
 func (d *Replicator) verdictLocked(l *life, now int64) verdict {
-	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused, silent: l.silent},
+	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused,
+		extra: l.extra(d.opts.Leases), silent: l.silent},
 		surroundings{preserving: d.preserve.active(), silentLeaseRuns: d.silentLeaseRunsLocked(l, now),
 			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
 }
@@ -101,7 +105,10 @@ func (d *Replicator) drop(due []registry.Life) {
 		if l == nil || l.state != registry.Orphaned {
 			continue
 		}
-		if v := d.verdictLocked(l, now); v == expire || v == dial && l.probing.visible == 0 {
+		switch v := d.verdictLocked(l, now); {
+		case v == wane:
+			d.waneLocked(l, true)
+		case v == expire, v == dial && l.probing.visible == 0:
 			d.dropLocked(l, d.opts.Clock.Now(), "its lease is over")
 		}
 	}

@@ -294,7 +294,8 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 
 func (c *claim) shown() *Shown {
 	of := c.pub.client
-	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving}
+	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving,
+		Slow: of.redo.Load() > 0}
 }
 
 // stands is claim.stands for what is shown.
