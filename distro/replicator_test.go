@@ -165,7 +165,7 @@ func TestUnknownKindIsHandedOn(t *testing.T) {
 		w.sever(0, 2, true)
 		d := w.nodes[0].d
 		raw := encodeRecord(77, "key", 1, w.nodes[0].clock.Now(), false, []byte("value"))
-		r, err := decodeRecord(raw)
+		r, err := decodeRecord(raw, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +385,7 @@ func TestWriterCarriesHides(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, h := range readPublication(f).Hides {
+				for _, h := range readPublication(f, nil).Hides {
 					ports = append(ports, h.Port)
 				}
 			}
