@@ -281,6 +281,7 @@ func eachField(b []byte, f func(num protowire.Number, v uint64, data []byte)) bo
 // a node that starts reads every record of the cluster.
 func readPublication(f fields, in names) *registry.Record {
 	r := &registry.Record{Clock: f.clock, Gone: f.gone}
+	good := true
 	ok := eachField(f.key, func(num protowire.Number, _ uint64, data []byte) {
 		switch num {
 		case 1:
@@ -305,19 +306,19 @@ func readPublication(f fields, in names) *registry.Record {
 			r.Cause = registry.Cause(in.get(data))
 		case 5:
 			if !f.gone {
-				i, good := readInstance(data, in)
+				i, fine := readInstance(data, in)
 				r.Instances = append(r.Instances, i)
-				ok = ok && good
+				good = good && fine
 			}
 		case 6:
-			h, good := readHide(data, in)
+			h, fine := readHide(data, in)
 			r.Hides = append(r.Hides, h)
-			ok = ok && good
+			good = good && fine
 		case 7:
 			r.Redo = int(min(v, 1<<16-1))
 		}
 	})
-	if !ok || !utf8.ValidString(string(r.Cause)) {
+	if !ok || !good || !utf8.ValidString(string(r.Cause)) {
 		return nil
 	}
 	return r

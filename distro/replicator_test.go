@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 		{"own node, later run", badAboveOwn, at(peer, func(h *pb.Heads) { h.Heads[0].Life = lifeMessage(testLife(9, 6)) })},
 		{"of a node that nobody knows", badOwner, frame(testLife(7, 1), 0, 1, record)},
 		{"damaged record", badRecord, frame(peer, 0, 1, record[1:])},
-		{"record outside of its frame", badRecord, frame(peer, 1-1, 0, record)},
+		{"record outside of its frame", badRecord, frame(peer, 0, 0, record)},
 		{"record from tomorrow", badClock, frame(peer, 0, 1, late)},
 		{"unreadable value", badUnreadable, frame(peer, 0, 1, nonsense)},
 		{"gap", badGap, frame(peer, 5, 6)},

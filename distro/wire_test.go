@@ -166,6 +166,15 @@ func TestBadRecords(t *testing.T) {
 	if _, err := decodeRecord(encodeRecord(9, "k", 0, 1, false, nil), nil); !errors.Is(err, ErrRecordTruncated) {
 		t.Errorf("version 0: %v", err)
 	}
+	for _, weight := range []float64{-1, math.NaN(), math.Inf(1)} {
+		r := samplePublication()
+		i := *r.Instances[0].Instance
+		i.Weight = weight
+		r.Instances = []registry.Published{{Instance: &i}}
+		if d, err := decodeRecord(encodeSample(r, 1), nil); err != nil || !d.unreadable {
+			t.Errorf("weight %v: %v", weight, err)
+		}
+	}
 	// Its owner wrote nonsense: kept and handed on, and shown by nobody.
 	d, err := decodeRecord(encodeRecord(kindPublication, "\xff", 1, 1, false, []byte("\xff\xff")), nil)
 	if err != nil || !d.unreadable || d.publication != nil {
