@@ -713,3 +713,73 @@ func TestProbeResultIsVoidAfterALaterHead(t *testing.T) {
 		w.expectShown("80", 0, 1, 2)
 	})
 }
+
+// Its member alive is not enough: a dropped life needs a later head of its
+// owner, and what the owner had then.
+func TestDroppedNeedsAHead(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.startAll()
+		c := w.client(0, "a", 80)
+		time.Sleep(2 * time.Second)
+		w.sever(0, 1, true)
+		w.see(1, 0, Silent)
+		w.see(0, 1, Silent)
+		time.Sleep(40 * time.Second)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		w.register(c, 81)
+		w.see(1, 0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		w.expectShown("", 1)
+		w.sever(0, 1, false)
+		w.see(0, 1, Alive)
+		w.connect(1, 0)
+		time.Sleep(2500 * time.Millisecond)
+		w.expectState(1, w.nodes[0].life, registry.Living)
+		w.expectShown("81", 0, 1)
+	})
+}
+
+// What was lost is asked for when the next frame shows the gap, not only with
+// the next head.
+func TestGapIsAskedFor(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.gossipLoss = 100
+		w.severStream(0, 1)
+		w.startAll()
+		a, b := w.client(0, "a", 80), w.client(0, "b", 90)
+		time.Sleep(2100 * time.Millisecond)
+		w.set(func() { w.loseNext[0] = true })
+		w.register(a, 81)
+		time.Sleep(60 * time.Millisecond)
+		w.register(b, 91)
+		time.Sleep(200 * time.Millisecond)
+		w.expectShown("81 91", 0, 1)
+	})
+}
+
+// A silent member is back: no lease ends until this node has heard what it and
+// the others have to say.
+func TestCatchUpWhenASilentMemberIsBack(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(2, "c", 80)
+		time.Sleep(15 * time.Second)
+		w.sever(0, 1, true)
+		w.see(0, 1, Silent)
+		w.kill(2)
+		w.allSee(2, Refused)
+		time.Sleep(11 * time.Second)
+		w.see(0, 1, Alive) // by gossip of its heads, which do not come yet
+		if s := w.nodes[0].d.Status(); !s.CatchingUp || !s.Ready {
+			t.Fatalf("catching up %v, ready %v", s.CatchingUp, s.Ready)
+		}
+		if w.nodes[0].d.MovingDone(time.Now().Add(-time.Hour)) {
+			t.Fatal("a moving record may go while catching up")
+		}
+		time.Sleep(8 * time.Second)
+		w.expectShown("80", 0)
+		time.Sleep(8 * time.Second) // the lease of node 1's life, whose head is not there, ends as well
+		w.expectShown("", 0)
+	})
+}

@@ -16,7 +16,7 @@ func testLife(n int, epoch uint64) registry.Life {
 // unknownRecord is of a kind that this release does not know, so that its key
 // and value can be anything.
 func testRecord(kind uint32, key string, version uint64, gone bool, value string) *record {
-	d, err := decodeRecord(encodeRecord(kind, key, version, registry.StampAt(int64(version)), gone, []byte(value)))
+	d, err := decodeRecord(encodeRecord(kind, key, version, registry.StampAt(int64(version)), gone, []byte(value)), nil)
 	if err != nil {
 		panic(err)
 	}

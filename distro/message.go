@@ -248,7 +248,7 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 	}
 	for _, r := range absent {
 		if f, err := readFields(r.raw); err == nil && r.kind == kindPublication && !r.gone {
-			if p := readPublication(f); p != nil {
+			if p := readPublication(f, nil); p != nil {
 				records = append(records, registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true})
 			}
 		}

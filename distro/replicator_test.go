@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 		{"own node, later run", badAboveOwn, at(peer, func(h *pb.Heads) { h.Heads[0].Life = lifeMessage(testLife(9, 6)) })},
 		{"of a node that nobody knows", badOwner, frame(testLife(7, 1), 0, 1, record)},
 		{"damaged record", badRecord, frame(peer, 0, 1, record[1:])},
-		{"record outside of its frame", badRecord, frame(peer, 1-1, 0, record)},
+		{"record outside of its frame", badRecord, frame(peer, 0, 0, record)},
 		{"record from tomorrow", badClock, frame(peer, 0, 1, late)},
 		{"unreadable value", badUnreadable, frame(peer, 0, 1, nonsense)},
 		{"gap", badGap, frame(peer, 5, 6)},
@@ -165,7 +165,7 @@ func TestUnknownKindIsHandedOn(t *testing.T) {
 		w.sever(0, 2, true)
 		d := w.nodes[0].d
 		raw := encodeRecord(77, "key", 1, w.nodes[0].clock.Now(), false, []byte("value"))
-		r, err := decodeRecord(raw)
+		r, err := decodeRecord(raw, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +385,7 @@ func TestWriterCarriesHides(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, h := range readPublication(f).Hides {
+				for _, h := range readPublication(f, nil).Hides {
 					ports = append(ports, h.Port)
 				}
 			}

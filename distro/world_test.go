@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -498,10 +497,6 @@ func (w *world) expectCount(n int, name string, want float64) {
 	if got := w.count(n, name); got != want {
 		w.t.Fatalf("node %d: %s is %v, want %v", n, name, got, want)
 	}
-}
-
-func (w *world) refused(n int, reason string) float64 {
-	return testutil.ToFloat64(w.nodes[n].d.metrics.refused.WithLabelValues(reason))
 }
 
 func (w *world) applied(n int) uint64 {

@@ -180,7 +180,7 @@ func (d *Replicator) draft(k registry.RecordKey, key []byte, before *record) (dr
 	if before != nil {
 		old, _ = readFields(before.raw)
 		if before.hides {
-			if p := readPublication(old); p != nil {
+			if p := readPublication(old, nil); p != nil {
 				var cut int
 				is.Hides, cut = mergeHides(is.Hides, p.Hides, registry.StampAt(d.now()-d.opts.Grace.Milliseconds()), d.opts.MaxHides)
 				d.metrics.hidesCut.Add(float64(cut))
