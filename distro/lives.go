@@ -174,6 +174,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		if back := registry.Stamp(h.GetBack()); back > at {
 			l.back = back
 		}
+		l.silent = !h.GetRefused()
 		d.dropLocked(l, at, "told by a peer")
 		return l
 	}
@@ -187,6 +188,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		starting := d.catchingUp && !d.served
 		expired := p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline
 		if starting || expired {
+			l.silent = l.silent || starting && !h.GetRefused()
 			d.dropLocked(l, at, "a peer has dropped it")
 		}
 	}

@@ -54,7 +54,7 @@ func (d *Replicator) news(from string, via Via) {
 	if via != Gossip {
 		p.reliable = via == Reliable
 	}
-	if m, ok := d.members[from]; ok && m.State == Silent {
+	if m, known := d.members[from]; known && m.State == Silent || !known && d.saidSilentLocked(from) {
 		d.catchUpAgainLocked()
 	}
 }

@@ -166,6 +166,22 @@ func (d *Replicator) someoneSilentLocked() bool {
 			return true
 		}
 	}
+	for id := range d.lives {
+		if _, member := d.members[id.Node]; !member && d.saidSilentLocked(id.Node) {
+			return true
+		}
+	}
+	return false
+}
+
+// saidSilentLocked reports whether peers tell by their heads that a node is
+// silent. Membership of a node that has just started does not know it.
+func (d *Replicator) saidSilentLocked(node string) bool {
+	for id, l := range d.lives {
+		if id.Node == node && l.state != registry.Living && l.silent && !d.endedLocked(id) {
+			return true
+		}
+	}
 	return false
 }
 

@@ -159,7 +159,7 @@ func (d *Replicator) Members(ms []Member) {
 		was, known := old[id]
 		switch {
 		case m.State == Alive:
-			if known && was.State == Silent {
+			if known && was.State == Silent || !known && d.saidSilentLocked(id) {
 				d.catchUpAgainLocked()
 			}
 			d.startSenderLocked(p)

@@ -64,6 +64,7 @@ var schedules = []named{
 	// Heads are slow.
 	{name: "F14 0.2 s", link: simnet.Link{Delay: 200 * time.Millisecond}, undo: 120 * time.Second, events: "20s freeze 0; 30s die 0; 30s gone 0 45000"},
 	{name: "F14 lossy", link: simnet.Link{Delay: 20 * time.Millisecond, Jitter: 150 * time.Millisecond, Loss: 0.3}, undo: 120 * time.Second, events: "20s freeze 0; 30s die 0; 30s gone 0 45000"},
+	{name: "F14 started later", undo: 100 * time.Second, events: "20s kill 0; 20s die 0; 29s kill 2; 30s start 2; 30s gone 0 10000"},
 	// A node flaps into silence: pauses of self-preservation accumulate.
 	{name: "F15 two nodes", nodes: 2, kinds: "java java java java", undo: 640 * time.Second, events: "20s die 1; " + flap(1)},
 	{name: "F15 three nodes", kinds: "java java java java", undo: 640 * time.Second, events: "19s die 2; 19s kill 2; " + flap(1)},
