@@ -70,11 +70,12 @@ type Client struct {
 	wants      bool // to be registered
 	ids        []int
 	value      int
-	link       *link // the newest connection
-	node       int   // where that leads; -1: none yet
-	base       int   // the node that it was last registered at; -1: none yet
-	registered bool  // the node of link has answered that it has what is wanted now
-	withdrawn  bool  // likewise, that it has nothing
+	link       *link         // the newest connection
+	node       int           // where that leads; -1: none yet
+	base       int           // the node that it was last registered at; -1: none yet
+	registered bool          // the node of link has answered that it has what is wanted now
+	lostAt     time.Duration // when that ended
+	withdrawn  bool          // likewise, that it has nothing
 	subscribed bool
 	pathCutAt  time.Duration // last time when a node was out of its reach
 	beatAt     time.Duration // last beat that was answered
@@ -191,6 +192,9 @@ func (s *Client) connects() {
 		rounds = 0
 		s.mu.Lock()
 		old := s.link
+		if s.registered {
+			s.lostAt = s.c.now()
+		}
 		s.link, s.node, s.registered, s.withdrawn, s.subscribed = l, n, false, false, false
 		s.mu.Unlock()
 		s.log("connected to node%d", n)
@@ -306,25 +310,19 @@ func (s *Client) publishes() {
 		return
 	}
 	s.publish()
-	if !s.pause(s.jitter(period)) {
-		return
-	}
-	t := time.NewTicker(period)
+	t := time.NewTimer(s.jitter(period))
 	defer t.Stop()
 	for {
-		s.publish()
-		for asked := false; !asked; {
-			select {
-			case <-s.ctx.Done():
-				return
-			case <-t.C:
-				asked = true
-			case <-s.kick:
-				// A call of the application fails without a connection. The
-				// next round makes up for it.
-				asked = true
-			}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+			t.Reset(period)
+		case <-s.kick:
+			// A call of the application fails without a connection. The next
+			// round makes up for it.
 		}
+		s.publish()
 	}
 }
 
