@@ -22,6 +22,9 @@ const (
 	service        = "failover"
 	connectTimeout = 15 * time.Second
 	readEvery      = 150 * time.Millisecond
+	// setUpTimeout is for everybody to see everybody, on a machine that may have
+	// more to do.
+	setUpTimeout = time.Minute
 	// fenceTimeout is for a change after all is over to reach everybody.
 	fenceTimeout = 10 * time.Second
 )
@@ -125,7 +128,7 @@ func (s *stage) setUp(ctx context.Context, p *plan) error {
 		s.rec.addObserver(o)
 		s.readers.Go(func() { s.read(ctxReaders, n, o.Name) })
 	}
-	if err := s.wait(ctx, 30*time.Second, func(now state) bool { return len(now.lacking) == 0 }); err != nil {
+	if err := s.wait(ctx, setUpTimeout, func(now state) bool { return len(now.lacking) == 0 }); err != nil {
 		now, _ := s.rec.state()
 		return fmt.Errorf("not everybody sees everybody, %w: %s", err, &now)
 	}
