@@ -244,6 +244,13 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	}
 	res.Providers, res.Subscribers = o.providers, o.subscribers
 
+	if sc.stable {
+		const age = 65 * time.Second
+		s.say("waiting until the nodes have been up for %v", age)
+		if err := sleep(ctx, age-time.Since(s.started)); err != nil {
+			return fail(err)
+		}
+	}
 	s.rec.begin()
 	expect, err := sc.play(ctx, s)
 	t := s.rec.finish()

@@ -39,6 +39,7 @@ type stage struct {
 	dir     string
 	// dialable: the addresses of providers accept connections while they live.
 	dialable bool
+	started  time.Time // the nodes
 
 	lasting, doomed []*cast // doomed ones die with their processes
 
@@ -102,6 +103,7 @@ func (s *stage) note(format string, args ...any) {
 // every observer sees every provider.
 func (s *stage) setUp(ctx context.Context, p *plan) error {
 	start := time.Now()
+	s.started = start
 	for _, n := range s.cluster.nodes {
 		if err := n.start(); err != nil {
 			return err
