@@ -783,3 +783,28 @@ func TestCatchUpWhenASilentMemberIsBack(t *testing.T) {
 		w.expectShown("", 0)
 	})
 }
+
+// The lease of all but the slow clients is over: that another node falls silent
+// then does not bring them back.
+func TestWanedStaysWaned(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(35)
+		w.register(slow, 90)
+		time.Sleep(2 * time.Second)
+		w.kill(0)
+		w.allSee(0, Refused)
+		time.Sleep(15 * time.Second)
+		w.expectShown("90", 1, 2)
+		w.sever(1, 2, true)
+		w.see(1, 2, Silent)
+		for range 60 {
+			time.Sleep(time.Second)
+			if got := w.shown(1); got != "90" && got != "" {
+				t.Fatalf("shows [%s]", got)
+			}
+		}
+	})
+}

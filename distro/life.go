@@ -182,7 +182,8 @@ const (
 // them: per key the newest version stands, and applied only moves over what
 // is there without a hole.
 func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome) {
-	repair := f.whole && l.suspect && f.to == l.applied
+	repair := f.whole && l.suspect && f.to >= l.applied // its owner may go on writing
+	union := repair && !f.byOwner && f.to == l.applied
 	switch {
 	case f.to <= l.applied && !repair:
 		return nil, nil, nothing
@@ -217,7 +218,7 @@ func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome
 		news = append(news, d)
 	}
 	l.suspect = l.suspect && !f.whole
-	if f.whole && !(repair && !f.byOwner) { // absent keys are gone, but not what was written after the transfer was cut
+	if f.whole && !union { // absent keys are gone, but not what was written after the transfer was cut
 		keep := make(map[string]bool, len(f.records))
 		for _, d := range f.records {
 			keep[d.key] = true

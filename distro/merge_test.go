@@ -285,6 +285,19 @@ func TestRepair(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// The owner has gone on writing meanwhile.
+	busy := fill("good", 1)
+	busy.put(testRecord(99, "k9", 6, false, ""))
+	busy.applied = 6
+	for _, bad := range []*life{fill("bad", 2), fill("missing", 3)} {
+		bad.suspect = true
+		f := send(t, busy.cut(0))
+		f.byOwner = true
+		bad.merge(f)
+		if err := sameLife(busy, bad); err != nil {
+			t.Fatal(err)
+		}
+	}
 	a, b := fill("bad", 2), fill("missing", 4)
 	a.suspect, b.suspect = true, true
 	fromA, fromB := send(t, a.cut(0)), send(t, b.cut(0))

@@ -74,7 +74,9 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 		case v == wane:
 		default:
 			l.probing = probing{} // another lease was raised meanwhile
-			d.waneLocked(l, false)
+			if now < l.deadline+l.paused {
+				d.waneLocked(l, false) // its own was
+			}
 		}
 	}
 	return due

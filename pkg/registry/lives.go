@@ -14,11 +14,12 @@ type life struct {
 	state     atomic.Uint32
 	back      atomicStamp // owner's clock when it was last back to living
 	undropped atomicStamp // the same, after a drop
+	unwaned   atomicStamp // the same, after a drop or after it was waning
 	spoke     atomicStamp // newest of the owner's clocks that we were told
 
 	mu        sync.Mutex
 	forgotten bool
-	lifting   bool               // it was dropped, and its owner's return is not known yet
+	lifting   LifeState          // Dropped or Waning: it was, and its owner's return is not known yet; else Living
 	clients   map[string]*Client // that publish something
 	services  map[ServiceKey]int // in which: how many publications
 }
@@ -100,11 +101,15 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 		l.back.store(at)
 	}
 	switch {
-	case state == Dropped, state == Waning:
-		l.lifting = true
-	case l.lifting && (at > 0 || state == Living):
-		l.lifting = false
-		l.undropped.store(at)
+	case state == Dropped, state == Waning && l.lifting != Dropped:
+		l.lifting = state
+	case state == Waning:
+	case l.lifting != Living && (at > 0 || state == Living):
+		l.unwaned.store(at)
+		if l.lifting == Dropped {
+			l.undropped.store(at)
+		}
+		l.lifting = Living
 	}
 	l.state.Store(uint32(state))
 	keys := r.servicesOf(l)

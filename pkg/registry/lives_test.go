@@ -554,6 +554,29 @@ func TestWaningLifeKeepsSlowClients(t *testing.T) {
 	}
 }
 
+// A slow client was moving when the lease of the others ended. Its own has not:
+// the return of its node is no reason to hide it.
+func TestReturnOfAWaningLifeKeepsSlowClientsThatMove(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	quick, slow := a.Open("quick", Connection), a.Open("slow", Connection)
+	slow.Redo(35)
+	for c, ip := range map[*Client]string{quick: "1.1.1.1", slow: "2.2.2.2"} {
+		if err := c.Register(order, []*Instance{inst(ip)}, false); err != nil {
+			t.Fatal(err)
+		}
+		c.Move()
+	}
+	m.exchange("B")
+	b.SetLife(a.life, Orphaned, 0)
+	b.SetLife(a.life, Waning, 0)
+	b.SetLife(a.life, Living, b.opts.Clock.Now())
+	m.show("B", "2.2.2.2")
+	b.SetLife(a.life, Dropped, 0)
+	b.SetLife(a.life, Living, b.opts.Clock.Now())
+	m.show("B")
+}
+
 func TestProbe(t *testing.T) {
 	inMesh(t, func(c *mesh) {
 		a, b := c.nodes["A"], c.nodes["B"]
@@ -851,6 +874,7 @@ func TestPick(t *testing.T) {
 		lf.state.Store(uint32(l.state))
 		lf.back.store(l.back)
 		lf.undropped.store(l.undropped)
+		lf.unwaned.store(l.undropped)
 		lf.spoke.store(l.spoke)
 		lives[l.name] = lf
 	}

@@ -71,10 +71,18 @@ func (p *publication) over() bool {
 }
 
 // suppressed reports whether the claim is not shown whatever its clock: its
-// lease is over; or the life is back from a drop, but the claim had been
-// moving by then, and its client had its time to register elsewhere.
+// lease is over; or the life is back from that, but the claim had been moving by
+// then, and its client had its time to register elsewhere.
 func (c *claim) suppressed() bool {
-	return c.pub.over() || c.pub.moving && c.pub.clock < c.pub.client.life.undropped.load()
+	if c.pub.over() {
+		return true
+	}
+	of := c.pub.client
+	back := &of.life.unwaned
+	if of.redo.Load() > 0 {
+		back = &of.life.undropped // slow clients had no end before
+	}
+	return c.pub.moving && c.pub.clock < back.load()
 }
 
 // before reports whether c is shown rather than o: the newest registration. A
