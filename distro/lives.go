@@ -71,7 +71,7 @@ func (d *Replicator) judgeLocked(l *life) {
 		if spoken == 0 {
 			spoken = l.orphanedAt
 		}
-		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, lease))
+		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, l.silent, lease))
 	}
 }
 
