@@ -221,6 +221,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 
 	var serving atomic.Bool
 	ready := func() (bool, string) {
+		pulse.awake() // a node that stood still is not ready, also not for what was read first
 		if !serving.Load() {
 			return false, "the node is starting or stopping"
 		}
