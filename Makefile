@@ -32,7 +32,7 @@ test: ## everything that must hold; what CI runs
 	echo "make test: check, unit, golden, compat and attack passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
-FULL := compat-full attack-full soak
+FULL := compat-full attack-full soak sim mutants
 
 test-full: ## make test, and the forms that take long: about an hour more
 	@$(call run-all,test $(FULL))

@@ -197,8 +197,6 @@ func (s *Client) truth() truth {
 
 func (t truth) wanted(i int) bool { return t.alive && t.wants && slices.Contains(t.ids, i) }
 
-func (k *checker) owner(i int) *Client { return k.c.clients[i/perClient] }
-
 // watch keeps the books, every 100 ms.
 func (k *checker) watch() {
 	t := time.NewTicker(tick)

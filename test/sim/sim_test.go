@@ -86,7 +86,7 @@ func broken(t *testing.T, s Schedule, o Options) (failures []string) {
 
 func parseKinds(t *testing.T, names string) (kinds []Kind) {
 	t.Helper()
-	for _, name := range strings.Fields(names) {
+	for name := range strings.FieldsSeq(names) {
 		k := Java
 		for ; k <= Beat && k.String() != name; k++ {
 		}
