@@ -808,3 +808,43 @@ func TestWanedStaysWaned(t *testing.T) {
 		}
 	})
 }
+
+// A lateRegistry calls before with each Apply.
+type lateRegistry struct {
+	Registry
+	before func()
+}
+
+func (r lateRegistry) Apply(l registry.Life, records []registry.Record) {
+	r.before()
+	r.Registry.Apply(l, records)
+}
+
+// Ready is who shows what the others had, not who has received it: of a million
+// instances the registry has a second to do.
+func TestReadyWhenItIsShown(t *testing.T) {
+	run(t, 2, func(w *world) {
+		second := testLife(2, 1).Node
+		applied := 0
+		w.options = func(o *Options) {
+			if o.Joined = o.Life.Node == second; o.Joined {
+				o.Registry = lateRegistry{o.Registry, func() {
+					applied++
+					if ok, _ := w.nodes[1].d.Ready(); ok && applied == 1 {
+						t.Error("ready before the first instance is shown")
+					}
+				}}
+			}
+		}
+		w.start(0)
+		w.client(0, "a", 80)
+		time.Sleep(time.Second)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		time.Sleep(2500 * time.Millisecond)
+		if ok, why := w.nodes[1].d.Ready(); !ok || applied == 0 {
+			t.Fatal(why)
+		}
+	})
+}

@@ -24,6 +24,7 @@ type life struct {
 	redo           map[uint16]int // publications by redo seconds
 
 	applied uint64 // one prefix number
+	shown   uint64 // likewise, of what the registry has been told
 	floor   uint64 // newest tombstone that this node has forgotten
 	digest  uint64 // wrapping sum of the hashes of what is not gone
 	// suspect: a head had the same version and another digest. A whole

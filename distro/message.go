@@ -210,9 +210,15 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 	case merged:
 		d.metrics.applied.Add(float64(len(news)))
 		d.changes++
-		if call := registryCall(f.life, news, absent, l.maxRecord); call != nil {
-			d.tellLocked(f.life, call)
-		}
+		call, to := registryCall(f.life, news, absent, l.maxRecord), l.applied
+		d.tellLocked(f.life, func(r Registry) {
+			if call != nil {
+				call(r)
+			}
+			d.mu.Lock()
+			l.shown = max(l.shown, to)
+			d.mu.Unlock()
+		})
 		for _, n := range news {
 			if n.probe != nil {
 				d.probedLocked(n.probe.Of)
@@ -223,12 +229,14 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 			delete(d.peerLocked(from).asked, f.life)
 		}
 		d.judgeLocked(l)
-		d.readinessLocked(time.Now())
 	}
 	d.ackLocked(from, l)
 	d.mu.Unlock()
 	d.carry(f.life)
 	if result == merged {
+		d.mu.Lock()
+		d.readinessLocked(time.Now()) // only now is it shown
+		d.mu.Unlock()
 		d.carryAll() // a judgement may have changed another life's state
 	}
 	return result == merged

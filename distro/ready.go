@@ -29,8 +29,8 @@ func (d *Replicator) catchUpAgainLocked() {
 	}
 }
 
-// readinessLocked ends the catching up when all has been applied that the
-// living peers had when it began, or after its time.
+// readinessLocked ends the catching up when all is shown that the living peers
+// had when it began, or after its time.
 func (d *Replicator) readinessLocked(now time.Time) {
 	if !d.catchingUp {
 		return
@@ -78,8 +78,8 @@ func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) 
 			why = fmt.Sprintf("heads of %s", m.Name)
 		default:
 			for life, version := range p.targets {
-				if l := d.lives[life]; l != nil && l.applied < version {
-					why = fmt.Sprintf("%v: version %d of %d that %s has", life, l.applied, version, m.Name)
+				if l := d.lives[life]; l != nil && l.shown < version {
+					why = fmt.Sprintf("%v: version %d of %d that %s has", life, l.shown, version, m.Name)
 					break
 				}
 			}
