@@ -848,3 +848,38 @@ func TestReadyWhenItIsShown(t *testing.T) {
 		}
 	})
 }
+
+// A node stood still for longer than its peers remember a drop, and still has
+// what they have forgotten.
+func TestForgottenLifeIsNotImported(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(1, "a", 80)
+		time.Sleep(2 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.freeze(2)
+		time.Sleep(2500 * time.Millisecond)
+		w.see(0, 2, Silent)
+		w.see(1, 2, Silent)
+		w.kill(1)
+		w.see(0, 1, Refused)
+		time.Sleep(14 * time.Minute)
+		w.nodes[0].reg.Sweep()
+		if _, known := w.lifeState(0, w.nodes[1].life); known {
+			t.Fatal("not forgotten")
+		}
+		w.thaw(2)
+		w.see(0, 2, Alive)
+		w.connect(2, 0)
+		for n := range 6000 {
+			time.Sleep(10 * time.Millisecond)
+			w.expectShown("", 0)
+			if n == 500 {
+				w.see(2, 1, Refused)
+			}
+		}
+		w.expectShown("", 0, 2)
+		w.expectEqual(2, 0)
+		w.expectEqual(0, 2)
+	})
+}

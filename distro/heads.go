@@ -142,6 +142,9 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 		if registry.LifeState(h.GetState()) == registry.Dropped {
 			return // forgotten here, and soon there
 		}
+		if p.id != id.Node && d.opts.Leases.over(ownerClock, h.GetDeadline(), p.headsClock) {
+			return // it has stood still since, and still serves what all others have dropped and forgotten
+		}
 		if len(d.lives) >= d.opts.MaxLives {
 			d.refuseLocked(p.id, badTooMany, fmt.Errorf("head of %v", id))
 			return
