@@ -883,3 +883,28 @@ func TestForgottenLifeIsNotImported(t *testing.T) {
 		w.expectEqual(0, 2)
 	})
 }
+
+// A node joins whose clock is an hour ahead: all follow it, but no lease is
+// shorter for that.
+func TestClockJumpEndsNoLease(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.start(0)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		w.client(1, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.kill(1)
+		w.see(0, 1, Silent)
+		time.Sleep(5 * time.Second)
+		w.nodes[2].skew = time.Hour
+		w.start(2)
+		w.nodes[2].state[1] = Silent
+		w.see(0, 2, Alive)
+		w.see(2, 0, Alive)
+		time.Sleep(10 * time.Second)
+		w.expectShown("80", 0, 2)
+		time.Sleep(15 * time.Second)
+		w.expectShown("", 0, 2)
+	})
+}

@@ -42,6 +42,7 @@ type life struct {
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
 	paused      int64          // milliseconds by self-preservation, in all
+	skipped     int64          // milliseconds that the clock has jumped over since orphanedAt
 	waned       bool           // Orphaned, and only its slow clients have a lease
 	dropped     registry.Stamp // clock of the newest drop; 0: never
 	back        registry.Stamp // the owner's clock when it came back from a drop

@@ -194,8 +194,8 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 	for _, r := range f.records {
 		newest = max(newest, r.clock)
 	}
-	d.opts.Clock.Adopt(newest) // before readers see it
 	d.mu.Lock()
+	d.followLocked(newest) // before readers see it
 	l := d.lives[f.life]
 	if l == nil {
 		l = d.makeLifeLocked(f.life)

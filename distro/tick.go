@@ -83,7 +83,7 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 }
 
 func (d *Replicator) verdictLocked(l *life, now int64) verdict {
-	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused,
+	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis() + l.skipped, deadline: l.deadline, paused: l.paused,
 		extra: l.extra(d.opts.Leases), silent: l.silent},
 		surroundings{preserving: d.preserve.active(), silentLeaseRuns: d.silentLeaseRunsLocked(l, now),
 			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
