@@ -908,3 +908,28 @@ func TestClockJumpEndsNoLease(t *testing.T) {
 		w.expectShown("", 0, 2)
 	})
 }
+
+// A member that is silent here is heard nevertheless: that must not begin the
+// catching up of a stalled node anew.
+func TestReadyAlthoughASilentMemberIsHeard(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		time.Sleep(20300 * time.Millisecond)
+		w.sever(0, 1, true) // a member, but no word from it
+		w.see(0, 2, Silent)
+		time.Sleep(15 * time.Second)
+		w.nodes[0].d.Stalled()
+		time.Sleep(9 * time.Second)
+		if ok, _ := w.nodes[0].d.Ready(); ok {
+			t.Fatal("it has not heard of node 1")
+		}
+		c := w.client(2, "c", 80)
+		for n := range 25 { // each is a message
+			w.register(c, 81+n)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if ok, why := w.nodes[0].d.Ready(); !ok {
+			t.Fatal(why)
+		}
+	})
+}

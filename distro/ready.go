@@ -24,6 +24,7 @@ func (d *Replicator) catchUpLocked() {
 // catchUpAgainLocked does not let a member that flaps hold everything up: each
 // time has at most CatchUp, and the next begins after it.
 func (d *Replicator) catchUpAgainLocked() {
+	d.readinessLocked(time.Now()) // its time may be over since the last tick
 	if time.Since(d.since) > d.opts.CatchUp {
 		d.catchUpLocked()
 	}
