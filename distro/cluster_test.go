@@ -933,3 +933,22 @@ func TestReadyAlthoughASilentMemberIsHeard(t *testing.T) {
 		}
 	})
 }
+
+// What a node writes is known here by gossip, but it cannot be asked for it; a
+// third one can.
+func TestPullFromWhoAnswers(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.gossipLoss = 0
+		w.options = func(o *Options) { o.GossipFrames = false }
+		w.startAll()
+		w.set(func() { w.hung[[2]int{0, 1}], w.hung[[2]int{1, 0}] = true, true })
+		c := w.client(0, "a", 80)
+		for n := range 120 {
+			w.register(c, 81+n)
+			time.Sleep(time.Second)
+			if l, _ := w.lifeState(1, w.nodes[0].life); l.Applied+5 < w.applied(0) {
+				t.Fatalf("node 1 has %d of %d versions", l.Applied, w.applied(0))
+			}
+		}
+	})
+}

@@ -134,9 +134,6 @@ func (d *Replicator) forgetLocked() {
 		}
 	}
 	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
-	maps.DeleteFunc(d.pulling, func(id registry.Life, pl *pull) bool {
-		return !pl.running && (now >= pl.until+60_000 || d.lives[id] == nil)
-	})
 }
 
 // Members takes the newest view of the cluster, this node included. It is
