@@ -952,3 +952,30 @@ func TestPullFromWhoAnswers(t *testing.T) {
 		}
 	})
 }
+
+// Who has died for good does not count for majorities when membership has
+// forgotten it: else a cluster whose nodes are replaced would in the end never
+// find that it is cut off.
+func TestForgottenMembersAreNotStable(t *testing.T) {
+	run(t, 5, func(w *world) {
+		w.startAll()
+		time.Sleep(70 * time.Second)
+		for _, p := range []int{3, 4} {
+			w.kill(p)
+			w.allSee(p, Silent)
+			time.Sleep(5 * time.Minute)
+			for n := range 3 {
+				delete(w.nodes[n].state, p)
+				w.tell(n)
+			}
+		}
+		if got := len(w.nodes[0].d.Stable()); got != 3 {
+			t.Errorf("%d stable members", got)
+		}
+		w.see(0, 1, Silent)
+		w.see(0, 2, Silent)
+		if !w.nodes[0].d.Status().SelfPreservation.Active {
+			t.Error("it does not find that it is cut off")
+		}
+	})
+}

@@ -174,6 +174,11 @@ func (d *Replicator) Members(ms []Member) {
 			p.ready, p.targets = false, nil
 		}
 	}
+	for id := range old {
+		if _, ok := d.members[id]; !ok { // dead since long
+			delete(d.preserve.stable, id)
+		}
+	}
 	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)
 	for _, l := range d.lives {
 		d.judgeLocked(l)
