@@ -979,3 +979,34 @@ func TestForgottenMembersAreNotStable(t *testing.T) {
 		}
 	})
 }
+
+// A node comes when the lease of all but the slow clients of an orphan is over:
+// from the first moment it shows what the others show.
+func TestReadyWithoutWhatHasWaned(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(35)
+		w.register(slow, 90)
+		time.Sleep(12 * time.Second) // a snapshot
+		w.kill(0)
+		w.allSee(0, Refused)
+		w.kill(1)
+		w.see(2, 1, Refused)
+		time.Sleep(15300 * time.Millisecond)
+		w.expectShown("90", 2)
+		w.start(1)
+		w.nodes[1].state[0] = Refused
+		w.see(1, 2, Alive)
+		w.see(2, 1, Alive)
+		for range 1200 {
+			time.Sleep(10 * time.Millisecond)
+			if ok, _ := w.nodes[1].d.Ready(); ok {
+				w.expectShown("90", 1)
+				return
+			}
+		}
+		t.Fatal("never ready")
+	})
+}

@@ -49,13 +49,18 @@ func (d *Replicator) Message(from string, via Via, msg []byte) {
 // say must be known before any lease ends.
 func (d *Replicator) news(from string, via Via) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	p := d.peerLocked(from)
 	if via != Gossip {
 		p.reliable = via == Reliable
 	}
-	if m, ok := d.members[from]; ok && m.State == Silent {
+	m, ok := d.members[from]
+	silent := ok && m.State == Silent
+	if silent {
 		d.catchUpAgainLocked()
+	}
+	d.mu.Unlock()
+	if silent {
+		d.carryAll()
 	}
 }
 

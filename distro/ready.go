@@ -51,6 +51,15 @@ func (d *Replicator) readinessLocked(now time.Time) {
 	if d.served && !d.ready {
 		d.own.probed = true // after a stall
 	}
+	if !d.served {
+		// Nobody has seen anything here yet, and should not see what is over
+		// elsewhere. Drops are told, this is not.
+		for _, l := range d.lives {
+			if l.state == registry.Orphaned && d.verdictLocked(l, d.now()) == wane {
+				d.waneLocked(l, true)
+			}
+		}
+	}
 	d.catchingUp = false
 	d.ready = !d.draining
 	d.served = d.served || d.ready
