@@ -810,3 +810,205 @@ func TestWanedStaysWaned(t *testing.T) {
 		}
 	})
 }
+
+// A lateRegistry calls before with each Apply.
+type lateRegistry struct {
+	Registry
+	before func()
+}
+
+func (r lateRegistry) Apply(l registry.Life, records []registry.Record) {
+	r.before()
+	r.Registry.Apply(l, records)
+}
+
+// Ready is who shows what the others had, not who has received it: of a million
+// instances the registry has a second to do.
+func TestReadyWhenItIsShown(t *testing.T) {
+	run(t, 2, func(w *world) {
+		second := testLife(2, 1).Node
+		applied := 0
+		w.options = func(o *Options) {
+			if o.Joined = o.Life.Node == second; o.Joined {
+				o.Registry = lateRegistry{o.Registry, func() {
+					applied++
+					if ok, _ := w.nodes[1].d.Ready(); ok && applied == 1 {
+						t.Error("ready before the first instance is shown")
+					}
+				}}
+			}
+		}
+		w.start(0)
+		w.client(0, "a", 80)
+		time.Sleep(time.Second)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		time.Sleep(2500 * time.Millisecond)
+		if ok, why := w.nodes[1].d.Ready(); !ok || applied == 0 {
+			t.Fatal(why)
+		}
+	})
+}
+
+// A node stood still for longer than its peers remember a drop, and still has
+// what they have forgotten.
+func TestForgottenLifeIsNotImported(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(1, "a", 80)
+		time.Sleep(2 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.freeze(2)
+		time.Sleep(2500 * time.Millisecond)
+		w.see(0, 2, Silent)
+		w.see(1, 2, Silent)
+		w.kill(1)
+		w.see(0, 1, Refused)
+		time.Sleep(14 * time.Minute)
+		w.nodes[0].reg.Sweep()
+		if _, known := w.lifeState(0, w.nodes[1].life); known {
+			t.Fatal("not forgotten")
+		}
+		w.thaw(2)
+		w.see(0, 2, Alive)
+		w.connect(2, 0)
+		for n := range 6000 {
+			time.Sleep(10 * time.Millisecond)
+			w.expectShown("", 0)
+			if n == 500 {
+				w.see(2, 1, Refused)
+			}
+		}
+		w.expectShown("", 0, 2)
+		w.expectEqual(2, 0)
+		w.expectEqual(0, 2)
+	})
+}
+
+// A node joins whose clock is an hour ahead: all follow it, but no lease is
+// shorter for that.
+func TestClockJumpEndsNoLease(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.start(0)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		w.client(1, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.kill(1)
+		w.see(0, 1, Silent)
+		time.Sleep(5 * time.Second)
+		w.nodes[2].skew = time.Hour
+		w.start(2)
+		w.nodes[2].state[1] = Silent
+		w.see(0, 2, Alive)
+		w.see(2, 0, Alive)
+		time.Sleep(10 * time.Second)
+		w.expectShown("80", 0, 2)
+		time.Sleep(15 * time.Second)
+		w.expectShown("", 0, 2)
+	})
+}
+
+// A member that is silent here is heard nevertheless: that must not begin the
+// catching up of a stalled node anew.
+func TestReadyAlthoughASilentMemberIsHeard(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		time.Sleep(20300 * time.Millisecond)
+		w.sever(0, 1, true) // a member, but no word from it
+		w.see(0, 2, Silent)
+		time.Sleep(15 * time.Second)
+		w.nodes[0].d.Stalled()
+		time.Sleep(9 * time.Second)
+		if ok, _ := w.nodes[0].d.Ready(); ok {
+			t.Fatal("it has not heard of node 1")
+		}
+		c := w.client(2, "c", 80)
+		for n := range 25 { // each is a message
+			w.register(c, 81+n)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if ok, why := w.nodes[0].d.Ready(); !ok {
+			t.Fatal(why)
+		}
+	})
+}
+
+// What a node writes is known here by gossip, but it cannot be asked for it; a
+// third one can.
+func TestPullFromWhoAnswers(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.gossipLoss = 0
+		w.options = func(o *Options) { o.GossipFrames = false }
+		w.startAll()
+		w.set(func() { w.hung[[2]int{0, 1}], w.hung[[2]int{1, 0}] = true, true })
+		c := w.client(0, "a", 80)
+		for n := range 120 {
+			w.register(c, 81+n)
+			time.Sleep(time.Second)
+			if l, _ := w.lifeState(1, w.nodes[0].life); l.Applied+5 < w.applied(0) {
+				t.Fatalf("node 1 has %d of %d versions", l.Applied, w.applied(0))
+			}
+		}
+	})
+}
+
+// Who has died for good does not count for majorities when membership has
+// forgotten it: else a cluster whose nodes are replaced would in the end never
+// find that it is cut off.
+func TestForgottenMembersAreNotStable(t *testing.T) {
+	run(t, 5, func(w *world) {
+		w.startAll()
+		time.Sleep(70 * time.Second)
+		for _, p := range []int{3, 4} {
+			w.kill(p)
+			w.allSee(p, Silent)
+			time.Sleep(5 * time.Minute)
+			for n := range 3 {
+				delete(w.nodes[n].state, p)
+				w.tell(n)
+			}
+		}
+		if got := len(w.nodes[0].d.Stable()); got != 3 {
+			t.Errorf("%d stable members", got)
+		}
+		w.see(0, 1, Silent)
+		w.see(0, 2, Silent)
+		if !w.nodes[0].d.Status().SelfPreservation.Active {
+			t.Error("it does not find that it is cut off")
+		}
+	})
+}
+
+// A node comes when the lease of all but the slow clients of an orphan is over:
+// from the first moment it shows what the others show.
+func TestReadyWithoutWhatHasWaned(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(35)
+		w.register(slow, 90)
+		time.Sleep(12 * time.Second) // a snapshot
+		w.kill(0)
+		w.allSee(0, Refused)
+		w.kill(1)
+		w.see(2, 1, Refused)
+		time.Sleep(15300 * time.Millisecond)
+		w.expectShown("90", 2)
+		w.start(1)
+		w.nodes[1].state[0] = Refused
+		w.see(1, 2, Alive)
+		w.see(2, 1, Alive)
+		for range 1200 {
+			time.Sleep(10 * time.Millisecond)
+			if ok, _ := w.nodes[1].d.Ready(); ok {
+				w.expectShown("90", 1)
+				return
+			}
+		}
+		t.Fatal("never ready")
+	})
+}

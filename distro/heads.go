@@ -136,11 +136,14 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 		d.refuseLocked(p.id, badClock, fmt.Errorf("head of %v has clock %v", id, ownerClock.Time()))
 		return
 	}
-	d.opts.Clock.Adopt(ownerClock)
+	d.followLocked(ownerClock)
 	l := d.hearDropLocked(p, h, d.lives[id])
 	if l == nil {
 		if registry.LifeState(h.GetState()) == registry.Dropped {
 			return // forgotten here, and soon there
+		}
+		if p.id != id.Node && d.opts.Leases.over(ownerClock, h.GetDeadline(), p.headsClock) {
+			return // it has stood still since, and still serves what all others have dropped and forgotten
 		}
 		if len(d.lives) >= d.opts.MaxLives {
 			d.refuseLocked(p.id, badTooMany, fmt.Errorf("head of %v", id))
@@ -185,8 +188,29 @@ func (d *Replicator) adopt(from string, s registry.Stamp) bool {
 		d.refuse(from, badClock, fmt.Errorf("its clock says %v", s.Time()))
 		return false
 	}
-	d.opts.Clock.Adopt(s)
+	d.mu.Lock()
+	d.followLocked(s)
+	d.mu.Unlock()
 	return true
+}
+
+// followLocked adopts a clock of a peer. If ours jumps by that, nobody had the
+// time that is left out: what is left of the leases stays as it was. All
+// nodes follow a clock before they read the deadlines that were told by it, so
+// each deadline moves once.
+func (d *Replicator) followLocked(s registry.Stamp) {
+	jump := s.Millis() - d.now()
+	d.opts.Clock.Adopt(s)
+	if jump <= d.opts.FlagClockOff.Milliseconds() {
+		return
+	}
+	for _, l := range d.lives {
+		if l.state == registry.Orphaned {
+			l.deadline += jump
+			l.skipped += jump
+		}
+	}
+	d.noteLocked(d.log.Warn, "the clock follows that of a node that is ahead", zap.Duration("by", time.Duration(jump)*time.Millisecond))
 }
 
 func (d *Replicator) outlived(from string, epoch uint64) {

@@ -55,6 +55,15 @@ func (t Leases) deadline(owner registry.Stamp, silent bool, lease time.Duration)
 	return owner.Millis() + (until + lease).Milliseconds()
 }
 
+// over reports whether no lease can be left of a life: of the longest one, with
+// all that may hold it up. All three are by the clock of who tells of it.
+func (t Leases) over(owner registry.Stamp, deadline int64, now registry.Stamp) bool {
+	if owner != 0 {
+		deadline = max(deadline, t.deadline(owner, max(t.Cap, t.Refused, t.Silent)))
+	}
+	return deadline != 0 && now.Millis() > deadline+(t.PauseBound+t.ProbeBound).Milliseconds()
+}
+
 // An orphan is what decides about an orphaned life. Times are milliseconds.
 type orphan struct {
 	now, orphanedAt, deadline, paused int64

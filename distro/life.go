@@ -24,6 +24,7 @@ type life struct {
 	redo           map[uint16]int // publications by redo seconds
 
 	applied uint64 // one prefix number
+	shown   uint64 // likewise, of what the registry has been told
 	floor   uint64 // newest tombstone that this node has forgotten
 	digest  uint64 // wrapping sum of the hashes of what is not gone
 	// suspect: a head had the same version and another digest. A whole
@@ -41,6 +42,7 @@ type life struct {
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
 	paused      int64          // milliseconds by self-preservation, in all
+	skipped     int64          // milliseconds that the clock has jumped over since orphanedAt
 	waned       bool           // Orphaned, and only its slow clients have a lease
 	dropped     registry.Stamp // clock of the newest drop; 0: never
 	back        registry.Stamp // the owner's clock when it came back from a drop

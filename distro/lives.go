@@ -51,7 +51,7 @@ func (d *Replicator) judgeLocked(l *life) {
 		}
 		return
 	case gone && l.state == registry.Living:
-		l.orphanedAt, l.silent = d.opts.Clock.Now(), true
+		l.orphanedAt, l.silent, l.skipped = d.opts.Clock.Now(), true, 0
 		if d.now()-l.livingSince >= d.opts.StableAfter.Milliseconds() {
 			l.paused = 0
 		}

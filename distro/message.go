@@ -49,13 +49,18 @@ func (d *Replicator) Message(from string, via Via, msg []byte) {
 // say must be known before any lease ends.
 func (d *Replicator) news(from string, via Via) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	p := d.peerLocked(from)
 	if via != Gossip {
 		p.reliable = via == Reliable
 	}
-	if m, known := d.members[from]; known && m.State == Silent || !known && d.saidSilentLocked(from) {
+	m, known := d.members[from]
+	silent := known && m.State == Silent || !known && d.saidSilentLocked(from)
+	if silent {
 		d.catchUpAgainLocked()
+	}
+	d.mu.Unlock()
+	if silent {
+		d.carryAll()
 	}
 }
 
@@ -194,8 +199,8 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 	for _, r := range f.records {
 		newest = max(newest, r.clock)
 	}
-	d.opts.Clock.Adopt(newest) // before readers see it
 	d.mu.Lock()
+	d.followLocked(newest) // before readers see it
 	l := d.lives[f.life]
 	if l == nil {
 		l = d.makeLifeLocked(f.life)
@@ -210,9 +215,15 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 	case merged:
 		d.metrics.applied.Add(float64(len(news)))
 		d.changes++
-		if call := registryCall(f.life, news, absent, l.maxRecord); call != nil {
-			d.tellLocked(f.life, call)
-		}
+		call, to := registryCall(f.life, news, absent, l.maxRecord), l.applied
+		d.tellLocked(f.life, func(r Registry) {
+			if call != nil {
+				call(r)
+			}
+			d.mu.Lock()
+			l.shown = max(l.shown, to)
+			d.mu.Unlock()
+		})
 		for _, n := range news {
 			if n.probe != nil {
 				d.probedLocked(n.probe.Of)
@@ -223,12 +234,14 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 			delete(d.peerLocked(from).asked, f.life)
 		}
 		d.judgeLocked(l)
-		d.readinessLocked(time.Now())
 	}
 	d.ackLocked(from, l)
 	d.mu.Unlock()
 	d.carry(f.life)
 	if result == merged {
+		d.mu.Lock()
+		d.readinessLocked(time.Now()) // only now is it shown
+		d.mu.Unlock()
 		d.carryAll() // a judgement may have changed another life's state
 	}
 	return result == merged

@@ -16,25 +16,32 @@ import (
 // life at a time.
 type pull struct {
 	from     string
-	failures int
-	until    int64 // milliseconds; failed, not tried again before
-	running  bool
+	progress int64 // milliseconds, of its last part; or when it began
+	cancel   context.CancelCauseFunc
 }
+
+// pullPatience is how long a pull may bring nothing (milliseconds) before it
+// gives way to another peer that has the same: where only one direction is cut,
+// a peer is heard that cannot be asked.
+const pullPatience = 2000
 
 // pullLocked fetches what a peer has more of a life.
 func (d *Replicator) pullLocked(l *life, from string, via Via, now int64) {
-	pl := d.pulling[l.id]
-	if pl == nil {
-		pl = &pull{}
+	if pl := d.pulling[l.id]; pl != nil {
+		if pl.from != from && now-pl.progress >= pullPatience {
+			pl.cancel(errPullStalled) // the next head asks this one
+		}
+		return
 	}
-	if pl.running || now < pl.until {
+	p := d.peerLocked(from)
+	if now < p.pullAgain {
 		return
 	}
 	delay := time.Duration(0)
-	if via == Gossip && from == l.id.Node && !d.peerLocked(from).reliable {
+	if via == Gossip && from == l.id.Node && !p.reliable {
 		delay = d.opts.PullDelay // its stream may bring it any moment
 	}
-	d.startPullLocked(pl, l, from, delay)
+	d.startPullLocked(l, p, delay)
 }
 
 // repairPause bounds the price of a digest that no transfer mends.
@@ -42,47 +49,45 @@ const repairPause = 10_000 // milliseconds
 
 // repairLocked fetches the whole life because its digest differs.
 func (d *Replicator) repairLocked(l *life, from string, now int64) {
-	pl := d.pulling[l.id]
-	if pl == nil {
-		pl = &pull{}
-	}
-	if pl.running || now < pl.until || now < l.repaired+repairPause {
+	p := d.peerLocked(from)
+	if d.pulling[l.id] != nil || now < p.pullAgain || now < l.repaired+repairPause {
 		return
 	}
 	l.suspect, l.repaired = true, now
 	d.metrics.repairs.Inc()
-	d.startPullLocked(pl, l, from, 0)
+	d.startPullLocked(l, p, 0)
 }
 
-func (d *Replicator) startPullLocked(pl *pull, l *life, from string, delay time.Duration) {
+func (d *Replicator) startPullLocked(l *life, p *peer, delay time.Duration) {
 	if d.stopped {
 		return
 	}
 	id := l.id
-	pl.from, pl.running = from, true
+	pl := &pull{from: p.id, progress: d.now()}
+	var ctx context.Context
+	ctx, pl.cancel = context.WithCancelCause(d.ctx)
 	d.pulling[id] = pl
-	d.goLoopLocked(d.ctx, "pull", func(ctx context.Context) {
+	d.goLoopLocked(ctx, "pull", func(ctx context.Context) {
+		defer pl.cancel(nil)
+		err := error(nil)
 		if delay > 0 {
-			select {
-			case <-time.After(delay):
-			case <-ctx.Done():
-				return
-			}
+			err = sleep(ctx, delay)
 		}
-		err := d.pull(ctx, id, from)
+		if err == nil {
+			err = d.pull(ctx, id, pl)
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		pl.running = false
+		delete(d.pulling, id)
 		if err == nil {
-			delete(d.pulling, id)
+			p.pullFailures = 0
 			return
 		}
 		// The message is one more way; its answer comes like any frame.
 		d.metrics.pullsFailed.Inc()
-		pl.failures++
-		pl.until = d.now() + min(int64(200)<<min(pl.failures, 5), 5000)
+		p.pullFailures++
+		p.pullAgain = d.now() + min(int64(200)<<min(p.pullFailures, 5), 5000)
 		if l := d.lives[id]; l != nil {
-			p := d.peerLocked(from)
 			p.pulls[id] = l.applied
 			if l.suspect {
 				p.pulls[id] = 0
@@ -93,7 +98,8 @@ func (d *Replicator) startPullLocked(pl *pull, l *life, from string, delay time.
 }
 
 // pull asks for the difference to what is applied here when it is sent.
-func (d *Replicator) pull(ctx context.Context, id registry.Life, from string) error {
+func (d *Replicator) pull(ctx context.Context, id registry.Life, pl *pull) error {
+	from := pl.from
 	d.mu.Lock()
 	l := d.lives[id]
 	if l == nil {
@@ -117,6 +123,9 @@ func (d *Replicator) pull(ctx context.Context, id registry.Life, from string) er
 	req := encode(&pb.PullRequest{Pull: &pb.Pull{Life: lifeMessage(id), From: applied}})
 	err := d.opts.Peers.Pull(ctx, from, req, func(msg []byte) error {
 		late.Reset(d.opts.PullTimeout)
+		d.mu.Lock()
+		pl.progress = d.now()
+		d.mu.Unlock()
 		m, err := readMessage(msg)
 		if err != nil {
 			d.refuse(from, badMessage, err)

@@ -24,13 +24,14 @@ func (d *Replicator) catchUpLocked() {
 // catchUpAgainLocked does not let a member that flaps hold everything up: each
 // time has at most CatchUp, and the next begins after it.
 func (d *Replicator) catchUpAgainLocked() {
+	d.readinessLocked(time.Now()) // its time may be over since the last tick
 	if time.Since(d.since) > d.opts.CatchUp {
 		d.catchUpLocked()
 	}
 }
 
-// readinessLocked ends the catching up when all has been applied that the
-// living peers had when it began, or after its time.
+// readinessLocked ends the catching up when all is shown that the living peers
+// had when it began, or after its time.
 func (d *Replicator) readinessLocked(now time.Time) {
 	if !d.catchingUp {
 		return
@@ -49,6 +50,15 @@ func (d *Replicator) readinessLocked(now time.Time) {
 	}
 	if d.served && !d.ready {
 		d.own.probed = true // after a stall
+	}
+	if !d.served {
+		// Nobody has seen anything here yet, and should not see what is over
+		// elsewhere. Drops are told, this is not.
+		for _, l := range d.lives {
+			if l.state == registry.Orphaned && d.verdictLocked(l, d.now()) == wane {
+				d.waneLocked(l, true)
+			}
+		}
 	}
 	d.catchingUp = false
 	d.ready = !d.draining
@@ -78,8 +88,8 @@ func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) 
 			why = fmt.Sprintf("heads of %s", m.Name)
 		default:
 			for life, version := range p.targets {
-				if l := d.lives[life]; l != nil && l.applied < version {
-					why = fmt.Sprintf("%v: version %d of %d that %s has", life, l.applied, version, m.Name)
+				if l := d.lives[life]; l != nil && l.shown < version {
+					why = fmt.Sprintf("%v: version %d of %d that %s has", life, l.shown, version, m.Name)
 					break
 				}
 			}

@@ -47,6 +47,10 @@ type peer struct {
 	// targets: what it had of each life when this node began to catch up; nil:
 	// not told yet.
 	targets map[registry.Life]uint64
+
+	// Pulls from it failed, of whatever life, and it is not asked again before.
+	pullFailures int
+	pullAgain    int64 // milliseconds
 }
 
 func (d *Replicator) peerLocked(id string) *peer {
@@ -79,6 +83,7 @@ func (d *Replicator) Connected(id string) {
 	defer d.mu.Unlock()
 	p := d.peerLocked(id)
 	p.fresh, p.headsDue, p.reliable = true, true, false
+	p.pullFailures, p.pullAgain = 0, 0
 	d.startSenderLocked(p)
 	p.poke()
 }

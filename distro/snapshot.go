@@ -238,8 +238,9 @@ func (d *Replicator) load() {
 			continue
 		}
 		if newest := max(l.maxRecord, l.ownerClock); newest.Millis()-d.now() < d.opts.MaxClockOff.Milliseconds() {
-			d.opts.Clock.Adopt(newest)
+			d.followLocked(newest)
 		}
+		l.shown = l.applied // before the replicator runs
 		d.lives[l.id] = l
 		d.epochs[l.id.Node] = max(d.epochs[l.id.Node], l.id.Epoch)
 		if l.state != registry.Dropped {

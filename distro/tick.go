@@ -142,7 +142,7 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 }
 
 func (d *Replicator) verdictLocked(l *life, now int64) verdict {
-	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused,
+	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis() + l.skipped, deadline: l.deadline, paused: l.paused,
 		extra: l.extra(d.opts.Leases), silent: l.silent},
 		surroundings{preserving: d.preserve.active(), silentLeaseRuns: d.silentLeaseRunsLocked(l, now),
 			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
@@ -193,9 +193,6 @@ func (d *Replicator) forgetLocked() {
 		}
 	}
 	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
-	maps.DeleteFunc(d.pulling, func(id registry.Life, pl *pull) bool {
-		return !pl.running && (now >= pl.until+60_000 || d.lives[id] == nil)
-	})
 }
 
 // Members takes the newest view of the cluster, this node included. It is
@@ -234,6 +231,11 @@ func (d *Replicator) Members(ms []Member) {
 		if _, ok := d.members[id]; !ok && old[id].ID != "" {
 			d.stopSenderLocked(p)
 			p.ready, p.targets = false, nil
+		}
+	}
+	for id := range old {
+		if _, ok := d.members[id]; !ok { // dead since long
+			delete(d.preserve.stable, id)
 		}
 	}
 	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)

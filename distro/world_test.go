@@ -33,6 +33,7 @@ type world struct {
 	nodes      []*node
 	cut        map[[2]int]bool // nothing passes
 	streamCut  map[[2]int]bool // only gossip, and reliable messages
+	hung       map[[2]int]bool // only gossip; streams and pulls come to no end
 	loseNext   map[int]bool    // the next reliable message of a node
 	gossipLoss int             // percent
 	repeat     int             // percent of messages that come twice
@@ -62,7 +63,7 @@ type node struct {
 
 func run(t *testing.T, nodes int, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, rnd: rand.New(rand.NewPCG(1, 2)), cut: map[[2]int]bool{}, streamCut: map[[2]int]bool{}, loseNext: map[int]bool{},
+		w := &world{t: t, rnd: rand.New(rand.NewPCG(1, 2)), cut: map[[2]int]bool{}, streamCut: map[[2]int]bool{}, hung: map[[2]int]bool{}, loseNext: map[int]bool{},
 			gossipLoss: 30, dialable: map[string]bool{}, dials: map[string]int{}}
 		for n := range nodes {
 			w.nodes = append(w.nodes, &node{w: w, n: n, life: testLife(n+1, 0), state: map[int]MemberState{}})
@@ -354,11 +355,15 @@ func (nd *node) Send(ctx context.Context, id string, msg []byte) error {
 	if w.streamCut[[2]int{nd.n, to.n}] {
 		via = Reliable
 	}
-	lost := via == Reliable && w.loseNext[nd.n]
+	lost, hung := via == Reliable && w.loseNext[nd.n], w.hung[[2]int{nd.n, to.n}]
 	if lost {
 		w.loseNext[nd.n] = false
 	}
 	w.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	time.Sleep(time.Millisecond)
 	if lost {
 		return nil
@@ -380,6 +385,13 @@ func (nd *node) Pull(ctx context.Context, id string, req []byte, part func([]byt
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return from.up && from.frozen == nil && !w.cut[[2]int{nd.n, from.n}] && !w.streamCut[[2]int{nd.n, from.n}]
+	}
+	w.mu.Lock()
+	hung := w.hung[[2]int{nd.n, from.n}]
+	w.mu.Unlock()
+	if hung {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	time.Sleep(time.Millisecond)
 	if !ok() {
