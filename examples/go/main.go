@@ -46,6 +46,9 @@ func run(args []string) error {
 		if err != nil {
 			return fmt.Errorf("STARLING_SERVER: %w", err)
 		}
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]" // the SDK only puts a colon between IpAddr and Port
+		}
 		// The SDK finds the gRPC port from this one: + 1000.
 		servers = append(servers, constant.ServerConfig{IpAddr: host, Port: port})
 	}
