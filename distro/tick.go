@@ -32,7 +32,7 @@ func (d *Replicator) tick() {
 	// A stall must not count as a pause, and Awake has seen it.
 	passed := min(now.Sub(d.lastTick), 2*d.opts.Tick)
 	d.lastTick = now
-	d.preserve.observe(now, d.members, d.opts.StableAfter)
+	d.preserveLocked(now)
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}
@@ -175,7 +175,7 @@ func (d *Replicator) Members(ms []Member) {
 			p.ready, p.targets = false, nil
 		}
 	}
-	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)
+	d.preserveLocked(time.Now())
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}

@@ -59,6 +59,9 @@ could not be asked.`,
 				return err
 			}
 			if err := v.run(c.Context(), questions, within, r.keeps); err != nil {
+				if len(r.servers) > 0 { // --server is no advice
+					return errFailed{errors.New(lines(err))}
+				}
 				return failed(err)
 			}
 			if r.json {
@@ -109,10 +112,10 @@ func (r *remote) hashQuestions(ctx context.Context) (*verification, []hashQuesti
 					return own, nil
 				}
 			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+			if err != nil && name != c.Server() { // which says so itself
+				err = fmt.Errorf("%s: %w", name, err)
 			}
-			return h, nil
+			return h, err
 		})
 	}
 	if len(clients) > 1 {
