@@ -82,6 +82,20 @@ could not be asked.`,
 	return c
 }
 
+// stateNow is what a node thinks of a member; "": it does not say.
+func stateNow(ctx context.Context, c *api.Client, id string) string {
+	m, err := ask(ctx, c.Members)
+	if err != nil {
+		return ""
+	}
+	for _, member := range m.Members {
+		if member.ID == id {
+			return member.State
+		}
+	}
+	return ""
+}
+
 func (r *remote) keeps(s api.Service) bool {
 	return (r.namespace == "" || s.Namespace == r.namespace) && (r.group == "" || s.Group == r.group)
 }
@@ -108,6 +122,9 @@ func (r *remote) hashQuestions(ctx context.Context) (*verification, []hashQuesti
 			defer cancel()
 			h, err := c.Hashes(ctx, id)
 			if err != nil && direct != nil {
+				if state := stateNow(ctx, c, id); state != "" && state != api.StateAlive {
+					return nil, fmt.Errorf("%s has become %s meanwhile; without it: starling verify once more", name, state)
+				}
 				if own, e := direct.Hashes(ctx, ""); e == nil && own.Node == id {
 					return own, nil
 				}
