@@ -193,8 +193,12 @@ func (c *Cluster) admit(n *memberlist.Node) error {
 	}
 	c.metrics.kept[reason].Inc()
 	if c.once("kept", n.Name, reason) {
+		hint := ""
+		if err == errForeign {
+			hint = "if it is to join this cluster, or this node its: start the one that joins with an empty data directory"
+		}
 		c.log.Warn("node kept out", zap.String("node", n.Name), zap.String("name", m.name), zap.String("address", n.Address()),
-			zap.String("cluster", m.cluster), zap.Uint32("wire", m.wire), zap.Error(err))
+			zap.String("cluster", m.cluster), zap.Uint32("wire", m.wire), zap.Error(err), zap.String("hint", hint))
 	}
 	return err
 }

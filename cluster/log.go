@@ -32,6 +32,19 @@ var reported = [][]byte{
 	[]byte("Conflicting address for"),
 }
 
+// advice is what memberlist's lines do not say: what to do about them.
+var advice = []struct {
+	about []byte
+	text  string
+}{
+	{[]byte("no installed keys could decrypt"), ": it has other secrets than this node, see --gossip-key-file"},
+	{[]byte("state is encrypted and encryption is not configured"), ": it has secrets and this node has none, see --gossip-key-file"},
+	{[]byte("encryption is configured but remote state is not encrypted"), ": this node has secrets and it has none, see --gossip-key-file"},
+}
+
+// closing is part of lines that a stop brings.
+var closing = []byte("use of closed network connection")
+
 func (w *logBridge) Write(line []byte) (int, error) {
 	level, text := zapcore.InfoLevel, bytes.TrimSpace(line)
 	if len(text) > 0 && text[0] == '[' {
@@ -48,10 +61,16 @@ func (w *logBridge) Write(line []byte) (int, error) {
 		}
 	}
 	text = bytes.TrimPrefix(text, []byte("memberlist: "))
-	if level > zapcore.DebugLevel && w.repeats(text) {
+	if level > zapcore.DebugLevel && (bytes.Contains(text, closing) || w.repeats(text)) {
 		level = zapcore.DebugLevel
 	}
-	if entry := w.log.Check(level, string(text)); entry != nil {
+	said := string(text)
+	for _, a := range advice {
+		if bytes.Contains(text, a.about) {
+			said += a.text
+		}
+	}
+	if entry := w.log.Check(level, said); entry != nil {
 		entry.Write()
 	}
 	return len(line), nil

@@ -472,7 +472,8 @@ func (l *link) once(a address) error {
 	defer mu.Unlock()
 	if wrong != nil {
 		if !errors.Is(wrong, errOtherNode) && c.once("certificate", l.id) {
-			c.log.Warn("the certificate of a member is not accepted", zap.String("node", l.id), zap.String("host", a.host), zap.Error(wrong))
+			c.log.Warn("the certificate of a member is not accepted", zap.String("node", l.id), zap.String("host", a.host), zap.Error(wrong),
+				zap.String("hint", "have both the same secrets (--gossip-key-file), or certificates of an authority in --peer-ca?"))
 		}
 		return wrong
 	}

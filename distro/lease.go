@@ -59,7 +59,7 @@ func (t Leases) deadline(owner registry.Stamp, silent bool, lease time.Duration)
 // all that may hold it up. All three are by the clock of who tells of it.
 func (t Leases) over(owner registry.Stamp, deadline int64, now registry.Stamp) bool {
 	if owner != 0 {
-		deadline = max(deadline, t.deadline(owner, max(t.Cap, t.Refused, t.Silent)))
+		deadline = max(deadline, t.deadline(owner, true, max(t.Cap, t.Refused, t.Silent)))
 	}
 	return deadline != 0 && now.Millis() > deadline+(t.PauseBound+t.ProbeBound).Milliseconds()
 }

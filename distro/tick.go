@@ -82,7 +82,7 @@ func (d *Replicator) tick() {
 	// A stall must not count as a pause, and Awake has seen it.
 	passed := min(now.Sub(d.lastTick), 2*d.opts.Tick)
 	d.lastTick = now
-	d.preserve.observe(now, d.members, d.opts.StableAfter)
+	d.preserveLocked(now)
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}
@@ -238,7 +238,7 @@ func (d *Replicator) Members(ms []Member) {
 			delete(d.preserve.stable, id)
 		}
 	}
-	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)
+	d.preserveLocked(time.Now())
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}

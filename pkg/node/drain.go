@@ -58,9 +58,16 @@ func (d *drain) begin(context.Context) (api.Drain, error) {
 		return api.Drain{}, &api.Error{Status: 409, Code: api.CodeConflict, Message: "there is no other node that could take the clients",
 			Hint: "a node that is alone is simply stopped"}
 	}
-	go d.run(context.Background()) // ends within limit; a stop of the node waits for it
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.done == nil {
+		if ts, _ := targets(d.view(), d.replicator.ReadyPeers()); len(ts) == 0 {
+			return api.Drain{}, &api.Error{Status: 409, Code: api.CodeConflict, Message: "no other node is ready to take the clients",
+				Hint: "starling members shows when one is; a node that must go anyway is simply stopped"}
+		}
+		d.startLocked()
+		go d.move(context.Background()) // ends within limit; a stop of the node waits for it
+	}
 	return d.progressLocked(), nil
 }
 
@@ -103,19 +110,27 @@ func (d *drain) run(ctx context.Context) {
 		}
 		return
 	}
-	d.done = make(chan struct{})
-	defer close(d.done)
-	d.state = api.Drain{State: api.DrainRunning, Step: "clients are asked to move to other nodes", Plan: d.planLocked(), Since: time.Now().UTC()}
+	d.startLocked()
 	d.mu.Unlock()
+	d.move(ctx)
+}
 
+func (d *drain) startLocked() {
+	d.done = make(chan struct{})
+	d.state = api.Drain{State: api.DrainRunning, Step: "clients are asked to move to other nodes", Plan: d.planLocked(), Since: time.Now().UTC()}
+}
+
+// move is what was started.
+func (d *drain) move(ctx context.Context) {
+	defer close(d.done)
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.replicator.SetDraining(true) // the others send nobody here
 	err := d.sdks.Drain(ctx, 0)
-	if errors.Is(err, grpcapi.ErrNoTarget) {
-		err = nil // they stay attached until the node ends
+	if errors.Is(err, grpcapi.ErrNoTarget) { // they stay attached until the node ends
+		err = nil
 		if d.hasPeer() {
-			d.log.Warn("no other node is ready: the clients stay until this node ends")
+			err = errors.New("no other node is ready: the clients stay until this node ends")
 		}
 	}
 	if d.hasPeer() {

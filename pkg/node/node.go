@@ -176,7 +176,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		}
 	}
 	do.Outlived = func() {
-		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again"))
+		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; give the other node that has it an empty one, then start this one again"))
 	}
 	do.Logger, do.Metrics = log, metrics
 	replicator = distro.New(do)
