@@ -64,6 +64,8 @@ type Cluster struct {
 	collided map[string]collision
 	stopping bool
 
+	strangers atomic.Int64 // streams of nodes that gossip does not know
+
 	goes sync.WaitGroup // all goroutines; added to with mu held while not stopping
 }
 
