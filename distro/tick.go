@@ -124,7 +124,11 @@ func (d *Replicator) forgetLocked() {
 			l.dropped, l.back = 0, 0
 		}
 	}
-	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
+	for k, s := range d.staged {
+		if now-s.touched > 60_000 {
+			d.unstageLocked(k)
+		}
+	}
 	maps.DeleteFunc(d.pulling, func(id registry.Life, pl *pull) bool {
 		return !pl.running && (now >= pl.until+60_000 || d.lives[id] == nil)
 	})
