@@ -25,6 +25,11 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
+// ErrOutlived ends a node of whose present life others know more than it has
+// written: its data directory is an old copy, or used twice. The next start is
+// another life, and then all is well, unless the directory is still used twice.
+var ErrOutlived = errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again")
+
 // A Node is a running server.
 type Node struct {
 	log        *zap.Logger
@@ -172,9 +177,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	do := opts.distroOptions()
 	do.Registry, do.Peers, do.Life, do.Clock, do.Awake = reg, peers, life, clock, pulse.awake
 	do.Load, do.Save = dir.OpenSnapshot, dir.SaveSnapshot
-	do.Outlived = func() {
-		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again"))
-	}
+	do.Outlived = func() { n.fail(ErrOutlived) }
 	do.Logger, do.Metrics = log, metrics
 	replicator = distro.New(do)
 
