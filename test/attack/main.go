@@ -44,10 +44,13 @@ func main() {
 		for _, at := range attacks {
 			fmt.Printf("%-24s %s\n", at.name, at.expect)
 		}
+		for _, at := range peerAttacks {
+			fmt.Printf("%-24s %s\n", at.name, at.expect)
+		}
 	case *soak > 0:
 		err = runSoak(ctx, *bin, *soak)
 	default:
-		err = runAttacks(ctx, *bin, only, *rounds)
+		err = runAll(ctx, *bin, only, *rounds)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
@@ -72,6 +75,26 @@ type arena struct {
 }
 
 const settleTime = 15 * time.Second
+
+// runAll attacks one server, and then a cluster.
+func runAll(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
+	var errs []error
+	any := false
+	if slices.ContainsFunc(attacks, func(at attack) bool { return only.MatchString(at.name) }) {
+		any = true
+		errs = append(errs, runAttacks(ctx, bin, only, rounds))
+	}
+	if ctx.Err() == nil && slices.ContainsFunc(peerAttacks, func(at peerAttack) bool { return only.MatchString(at.name) }) {
+		any = true
+		for range min(rounds, 3) {
+			errs = append(errs, runPeers(ctx, bin, only))
+		}
+	}
+	if !any {
+		return errors.New("no attack has such a name")
+	}
+	return errors.Join(errs...)
+}
 
 func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
 	srv, err := startServer(ctx, bin, settings...)
