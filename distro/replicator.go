@@ -161,7 +161,7 @@ func DefaultOptions() Options {
 		Tick: time.Second, BusyFor: 10 * time.Millisecond, BusyBytes: 64 << 10, ReliableFor: 50 * time.Millisecond,
 		GossipFrames: true, GossipPerSecond: 20, GossipHeads: 5 * time.Second, PullDelay: 250 * time.Millisecond, PullTimeout: 10 * time.Second,
 		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 200,
-		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 4096, StagedBytes: 1 << 30,
+		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 1024, StagedBytes: 1 << 30,
 		CatchUp: 10 * time.Second, JoinAlone: 5 * time.Second,
 		SnapshotEvery: 10 * time.Second, SnapshotAge: 5 * time.Minute,
 		MaxClockOff: 24 * time.Hour, FlagClockOff: time.Second,

@@ -84,7 +84,7 @@ func twin(f *field) (string, error) {
 		return "", err
 	}
 	defer second.kill()
-	for start := time.Now(); time.Since(start) < 12*time.Second; time.Sleep(300 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < 8*time.Second; time.Sleep(300 * time.Millisecond) {
 		if !first.alive() {
 			return "", fmt.Errorf("the node that was there first has ended: %v, see %s", first.exit, first.logFile())
 		}

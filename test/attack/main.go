@@ -2,11 +2,12 @@
 // absurd values, rude connections, floods of frames, odd HTTP. Each attack says
 // what must come of it; meanwhile a bystander uses the server as an SDK does
 // and must notice nothing, and afterwards goroutines, file descriptors and
-// memory must be what they were.
+// memory must be what they were. Then a cluster of three is attacked between its
+// nodes, in the same way.
 //
 //	attack [-bin bin/starling] [-run PATTERN] [-rounds N] [-soak 30m]
 //
-// Start reading at the table in attacks.go.
+// Start reading at the tables in attacks.go and peers.go.
 package main
 
 import (

@@ -26,7 +26,6 @@ var peerAttacks = []peerAttack{
 	{name: "peer: slow", expect: "connections that say nothing, half a preface or no Hello are closed after seconds", run: slowPeers, beside: true},
 	{name: "peer: broken messages", expect: "counted, the stream stays; oversized ones end it", run: brokenMessages},
 	{name: "peer: bad frames", expect: "gaps, wrong hashes, wrong order, strange owners and replays change nothing", run: badFrames},
-	{name: "peer: heads", expect: "a million heads of unknown lives, far clocks and replays: bounded, the lives of members have room", run: manyHeads, grows: 256 << 20},
 	{name: "peer: endless parts", expect: "parts of frames that never end cost little", run: endlessParts},
 	{name: "peer: unknown kinds", expect: "kept and handed on", run: unknownKinds},
 	{name: "peer: pulls", expect: "unknown lives are refused, many whole ones are served, unread ones end", run: pulls},
@@ -42,6 +41,7 @@ var peerAttacks = []peerAttack{
 	{name: "node: clocks", expect: "an hour off is flagged and works, 26 hours are refused, a clock set back is no matter", run: clocks, beside: true},
 	{name: "node: files", expect: "a damaged snapshot or list of members is done without; a damaged identity stops the start and says so", run: damagedFiles, beside: true},
 	{name: "node: own life", expect: "a node that is told more of its life than it wrote starts a new one, the data stay right", run: ownLife},
+	{name: "peer: heads", expect: "a million heads of unknown lives, far clocks and replays: bounded, the lives of members have room", run: manyHeads, grows: 256 << 20},
 	{name: "peer: clock ratchet", expect: "clocks follow a member by a day at most, however often it is told", run: ratchet},
 }
 
