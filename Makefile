@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run test test-full check unit golden compat compat-full attack attack-full soak fuzz bench microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -92,6 +92,17 @@ attack-full: build
 SOAK ?= 30m
 soak: build
 	go run ./test/attack -bin $(BIN) -soak $(SOAK)
+
+# Failures print a schedule and a seed, and leave the history in the artifacts.
+SEEDS ?= 200
+SEED  ?= 1
+
+sim: ## simulate clusters: named schedules, and SEEDS=200 random ones from SEED=1
+	@mkdir -p bin/sim; SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) SIM_NAMED=$(or $(NAMED),3) \
+		go test ./test/sim -count=1 -timeout=2h -artifacts -outputdir=$(abspath bin/sim)
+
+mutants: ## break the code on purpose and show that the simulation notices
+	go run ./test/sim/mutants
 
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.

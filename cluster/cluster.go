@@ -63,6 +63,7 @@ type Cluster struct {
 	said     map[string]bool
 	collided map[string]collision
 	stopping bool
+	left     chan struct{} // closed when Leave has ended; nil: not called
 
 	strangers atomic.Int64 // streams of nodes that gossip does not know
 
@@ -291,8 +292,16 @@ func (c *Cluster) Leave(ctx context.Context) error {
 	if !c.running.Load() {
 		return ErrStopped
 	}
+	if err := ctx.Err(); err != nil {
+		return err // as in a crash, nobody is told
+	}
+	left := make(chan struct{})
 	c.mu.Lock()
-	c.own.leaving = true
+	if c.left != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	c.own.leaving, c.left = true, left
 	c.mu.Unlock()
 	mark(c.wake)
 	// By gossip to all, and to each by itself: memberlist's own word for it
@@ -300,9 +309,11 @@ func (c *Cluster) Leave(ctx context.Context) error {
 	c.toAll(c.frame(kindLeaving, binary.BigEndian.AppendUint64(nil, c.opts.Epoch)))
 	done := make(chan error, 1)
 	if !c.spawn(func() {
+		defer close(left)
 		err := c.ml.UpdateNode(leaveTime)
 		done <- errors.Join(err, c.ml.Leave(leaveTime))
 	}) {
+		close(left)
 		return ErrStopped
 	}
 	select {
@@ -323,6 +334,7 @@ func (c *Cluster) Stop() error {
 	}
 	c.mu.Lock()
 	c.stopping = true
+	left := c.left
 	var streams []*stream
 	for _, p := range c.paths {
 		streams = append(streams, p.in, p.out)
@@ -336,6 +348,9 @@ func (c *Cluster) Stop() error {
 		}
 	}
 	c.grpc.Stop()
+	if left != nil {
+		<-left // memberlist panics if it leaves after its end
+	}
 	err := c.ml.Shutdown()
 	c.goes.Wait()
 	return err

@@ -28,6 +28,9 @@ func (c *Cluster) tune(advertise netip.Addr, port int) *memberlist.Config {
 	conf.ProbeInterval = o.ProbeInterval
 	conf.ProbeTimeout = o.ProbeTimeout
 	conf.SuspicionMult = o.SuspicionMult
+	// A node that is cut off has nobody to confirm its suspicions, and waits
+	// for the longest time. LAN's 6 would be 11 s: too long for its clients.
+	conf.SuspicionMaxTimeoutMult = 3
 	conf.GossipInterval = o.GossipInterval
 	conf.GossipToTheDeadTime = 15 * time.Second
 	conf.TCPTimeout = tcpTimeout
@@ -74,8 +77,9 @@ const (
 	kindGossip   kind = 0x10 + iota // a message for Handlers
 	kindReliable                    // the same, sent to this node alone
 	kindLeaving                     // epoch: that life is about to leave
-	kindAsk                         // id: do you think that this member lives?
-	kindDead                        // id: no, I do not
+	kindAsk                         // id: does this member live?
+	kindDead                        // id: it does not
+	kindLives                       // id: it does
 )
 
 func (c *Cluster) frame(k kind, body ...[]byte) []byte {

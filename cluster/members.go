@@ -23,6 +23,8 @@ type member struct {
 	refused   bool      // its ports refused twice in a row, and it has not been heard of since
 	heard     bool      // since the death: it was dialled, and did not refuse
 	confirmed bool      // since the death: another member takes it for dead, too
+	asked     time.Time // since the death: when the others were asked last, if this node ails
+	denied    time.Time // since the death: when another member last said that it lives
 	held      bool      // its death was not believed at once
 	leaving   uint64    // epoch of the life that has announced to leave
 
@@ -36,6 +38,11 @@ type member struct {
 // verdictTime is how long a member that memberlist has lost is still shown as
 // alive, to find out whether it refuses.
 const verdictTime = 400 * time.Millisecond
+
+const (
+	answerTime = time.Second // of the others, after they were asked about a death
+	askAgain   = time.Second
+)
 
 // ailing is the health score from which this node does not trust its own
 // failure detection.
@@ -54,12 +61,22 @@ func (m *member) decide(now time.Time, score int, hold time.Duration) State {
 		return Alive
 	case m.State != Alive: // dead since long; what refused once does not become silent
 		return m.State
-	case score >= ailing && !m.confirmed && now.Sub(m.since) < hold:
+	case score >= ailing && m.doubtful(now, hold):
 		return Alive
 	case m.heard || now.Sub(m.since) >= verdictTime:
 		return Silent
 	}
 	return Alive
+}
+
+// doubtful tells whether an ailing node waits before it believes a death: as
+// long as others say that the member lives, and for the time that an answer
+// takes. If nobody answers, this node is cut off, or there is nobody else.
+func (m *member) doubtful(now time.Time, hold time.Duration) bool {
+	if m.asked.IsZero() || m.confirmed || now.Sub(m.since) >= hold {
+		return false
+	}
+	return now.Sub(m.since) < answerTime || now.Sub(m.denied) < 2*askAgain
 }
 
 // movedLocked tells whether a newer life of the node has dialled this one than
@@ -94,7 +111,7 @@ func (c *Cluster) takeFacts() {
 	c.facts = map[string]fact{}
 	c.factsMu.Unlock()
 	now := time.Now()
-	var ask []string
+	died := false
 	for id, f := range facts {
 		if id == c.opts.ID {
 			continue
@@ -128,12 +145,11 @@ func (c *Cluster) takeFacts() {
 			if !m.gossiping {
 				m.since = now
 			}
-			m.gossiping, m.refused, m.heard, m.confirmed, m.held = true, false, false, false, false
+			m.gossiping, m.refused, m.heard = true, false, false
 		case !f.alive && m.gossiping:
 			m.gossiping, m.since, m.heard, m.confirmed, m.held = false, now, false, false, false
-			if !m.Leaving {
-				ask = append(ask, id)
-			}
+			m.asked, m.denied = time.Time{}, time.Time{}
+			died = died || !m.Leaving
 		}
 		l := m.link
 		c.mu.Unlock()
@@ -142,14 +158,10 @@ func (c *Cluster) takeFacts() {
 		}
 		c.checkTwins(id)
 	}
-	c.alive.Store(int64(c.countAlive()) + 1)
-	if len(ask) > 0 {
-		mark(c.rejoin)
-		if c.HealthScore() >= ailing {
-			for _, id := range ask {
-				c.ask(id)
-			}
-		}
+	others := c.countAlive()
+	c.alive.Store(int64(others) + 1)
+	if died && others > 0 && c.HealthScore() >= ailing {
+		c.askAround()
 	}
 	if len(facts) > 0 {
 		mark(c.rejoin)
@@ -244,7 +256,11 @@ func (c *Cluster) decideAll() time.Duration {
 			m.link = c.newLink(id)
 		}
 	}
+	doubts := c.doubtsLocked(now)
 	c.mu.Unlock()
+	if doubts {
+		c.askAround()
+	}
 	for _, s := range cut {
 		if s != nil {
 			s.end(errDead)
@@ -342,12 +358,32 @@ func (c *Cluster) learn(id string, f func(*member)) {
 
 // An ailing node asks the others before it believes a death.
 
-func (c *Cluster) ask(id string) {
-	raw, err := hex.DecodeString(id)
-	if err != nil {
-		return
+// askAround asks about all whose death is not believed yet.
+func (c *Cluster) askAround() {
+	now := time.Now()
+	var about [][]byte
+	c.mu.Lock()
+	for id, m := range c.members {
+		if !m.gossiping && m.State == Alive {
+			m.asked = now
+			raw, _ := hex.DecodeString(id) // checked when it was let in
+			about = append(about, raw)
+		}
 	}
-	c.toAll(c.frame(kindAsk, raw))
+	c.mu.Unlock()
+	for _, raw := range about {
+		c.toAll(c.frame(kindAsk, raw))
+	}
+}
+
+// doubtsLocked tells whether it is time to ask again.
+func (c *Cluster) doubtsLocked(now time.Time) bool {
+	for _, m := range c.members {
+		if !m.gossiping && m.State == Alive && !m.asked.IsZero() && now.Sub(m.asked) >= askAgain {
+			return true
+		}
+	}
+	return false
 }
 
 // toAll sends a message of this package to all members that live, as a packet
@@ -415,14 +451,19 @@ func (c *Cluster) read() {
 			id := hex.EncodeToString(l.body)
 			c.mu.Lock()
 			about := c.members[id]
-			dead := about != nil && !about.gossiping
+			answer := kindDead
+			if about != nil && about.gossiping {
+				answer = kindLives
+			}
 			to := m.nodeLocked()
 			c.mu.Unlock()
-			if dead {
-				c.spawn(func() { c.ml.SendReliable(to, c.frame(kindDead, l.body)) })
+			if about != nil {
+				c.spawn(func() { c.ml.SendReliable(to, c.frame(answer, l.body)) })
 			}
 		case kindDead:
 			c.learn(hex.EncodeToString(l.body), func(m *member) { m.confirmed = !m.gossiping })
+		case kindLives:
+			c.learn(hex.EncodeToString(l.body), func(m *member) { m.denied = time.Now() })
 		default: // of a later version
 			c.metrics.dropped[dropBroken].Inc()
 		}
@@ -432,6 +473,10 @@ func (c *Cluster) read() {
 // foundAfter is how long the members of a new cluster must have been the same
 // before one of them makes its id.
 const foundAfter = 2 * time.Second
+
+// aloneAfter is how long a node that was told to look for others, and may be
+// the first of them, looks before it makes a cluster of its own.
+const aloneAfter = 5 * time.Second
 
 // found makes the cluster id, if that is up to this node.
 func (c *Cluster) found() {
@@ -456,7 +501,11 @@ func (c *Cluster) found() {
 		}
 	}
 	c.mu.Unlock()
-	if members >= c.opts.Expect && now.Sub(c.started) >= foundAfter {
+	after := foundAfter
+	if members == 1 {
+		after = aloneAfter
+	}
+	if members >= c.opts.Expect && now.Sub(c.started) >= after {
 		c.setClusterID("", true)
 	}
 }

@@ -33,10 +33,15 @@ func TestDecide(t *testing.T) {
 	f("lost and refused", Refused, 0, member{since: at(time.Millisecond), refused: true})
 	f("silent, then refused", Refused, 0, member{Member: Member{State: Silent}, refused: true})
 	f("refused, then without power", Refused, 0, member{Member: Member{State: Refused}, since: at(time.Hour), heard: true})
-	f("lost, this node ails", Alive, 2, member{since: at(time.Second), heard: true})
-	f("lost, others say so", Silent, 2, member{since: at(time.Second), heard: true, confirmed: true})
+	f("lost, this node ails and has asked", Alive, 2, member{since: at(time.Millisecond), asked: now, heard: true})
+	f("lost, this node ails and can ask nobody", Silent, 2, member{since: at(time.Millisecond), heard: true})
+	f("lost, nobody answers", Silent, 2, member{since: at(2 * time.Second), asked: now, heard: true})
+	f("lost, another says that it lives", Alive, 2, member{since: at(5 * time.Second), asked: now, denied: at(time.Second), heard: true})
+	f("lost, another said so long ago", Silent, 2, member{since: at(5 * time.Second), asked: now, denied: at(4 * time.Second), heard: true})
+	f("lost, this node is well again", Silent, 1, member{since: at(5 * time.Second), asked: now, denied: at(time.Second), heard: true})
+	f("lost, others say so", Silent, 2, member{since: at(time.Millisecond), asked: now, heard: true, confirmed: true})
 	f("lost, this node ails, but it is refused", Refused, 2, member{since: at(time.Second), refused: true})
-	f("lost for long, this node ails", Silent, 2, member{since: at(time.Minute), heard: true})
+	f("lost for long, this node ails", Silent, 2, member{since: at(time.Minute), asked: now, denied: now, heard: true})
 	f("leaving", Alive, 0, member{gossiping: true, leaving: 1})
 	f("left", Left, 0, member{leaving: 1})
 	f("left, gossip lags", Left, 0, member{gossiping: true, refused: true, leaving: 1})
@@ -348,32 +353,52 @@ func TestAddressTaken(t *testing.T) {
 	}
 }
 
-// An ailing node does not believe a death that nobody else confirms. Here it
-// is told of one that did not happen.
+// What an ailing node asks is answered by what each of the others knows.
 func TestAilingAsks(t *testing.T) {
 	bubble(t, func(w *world) {
 		t := w.t
 		nodes := w.grow(3)
-		// What it asks is answered by who knows better, and not by who does not.
-		nodes[0].mustFact(id(2), false)
-		nodes[0].ask(id(2))
-		time.Sleep(100 * time.Millisecond)
-		nodes[0].Cluster.mu.Lock()
-		confirmed := nodes[0].members[id(2)].confirmed
-		nodes[0].Cluster.mu.Unlock()
-		if confirmed {
-			t.Error("n1 confirms what is not so")
+		asked := func() (confirmed, denied bool) {
+			nodes[0].mustFact(id(2), false) // is shown as alive for 400 ms
+			nodes[0].askAround()
+			time.Sleep(100 * time.Millisecond)
+			nodes[0].Cluster.mu.Lock()
+			defer nodes[0].Cluster.mu.Unlock()
+			m := nodes[0].members[id(2)]
+			return m.confirmed, !m.denied.IsZero()
 		}
+		if confirmed, denied := asked(); confirmed || !denied {
+			t.Error("n1 says that it is dead:", confirmed, "that it lives:", denied)
+		}
+		nodes[0].mustFact(id(2), true)
 		nodes[1].mustFact(id(2), false)
-		nodes[0].ask(id(2))
-		time.Sleep(100 * time.Millisecond)
-		nodes[0].Cluster.mu.Lock()
-		confirmed = nodes[0].members[id(2)].confirmed
-		nodes[0].Cluster.mu.Unlock()
-		if !confirmed {
-			t.Error("n1 does not confirm")
+		if confirmed, denied := asked(); !confirmed || denied {
+			t.Error("n1 says that it is dead:", confirmed, "that it lives:", denied)
 		}
 	})
+}
+
+// A node that is cut off ails by it, and still sees what is the matter.
+func TestCutOff(t *testing.T) {
+	for _, size := range []int{2, 3} {
+		bubble(t, func(w *world) {
+			t := w.t
+			nodes := w.grow(size)
+			last := nodes[size-1]
+			start := time.Now()
+			for _, n := range nodes[:size-1] {
+				w.net.Cut(n.opts.Name, last.opts.Name)
+			}
+			time.Sleep(30 * time.Second)
+			t.Log(size, "nodes: seen as silent after", nodes[0].since(start, last.opts.ID, Silent), "sees the first so after", last.since(start, id(0), Silent))
+			if d := nodes[0].since(start, last.opts.ID, Silent); d < 0 || d > 6*time.Second {
+				t.Error("silent after", d)
+			}
+			if d := last.since(start, id(0), Silent); d < 0 || d > 20*time.Second {
+				t.Error("sees silence after", d)
+			}
+		})
+	}
 }
 
 // mustFact lets a node believe that memberlist said something.

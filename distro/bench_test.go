@@ -13,7 +13,7 @@ func benchLife(n int) *life {
 	r.Instances, r.Hides = r.Instances[:1], nil
 	for v := uint64(1); v <= uint64(n); v++ {
 		r.Client = fmt.Sprint("client", v)
-		d, err := decodeRecord(encodeSample(r, v))
+		d, err := decodeRecord(encodeSample(r, v), nil)
 		if err != nil {
 			panic(err)
 		}

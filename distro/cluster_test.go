@@ -40,14 +40,14 @@ func TestConvergence(t *testing.T) {
 					}
 				}
 				for range 600 {
-					n, i := w.rnd.IntN(3), w.rnd.IntN(20)
-					switch w.rnd.IntN(4) {
+					n, i := w.intn(3), w.intn(20)
+					switch w.intn(4) {
 					case 0:
 						clients[n][i].Deregister(testService, registry.InstanceKey{})
 					default:
-						w.register(clients[n][i], 1000*(n+1)+w.rnd.IntN(20))
+						w.register(clients[n][i], 1000*(n+1)+w.intn(20))
 					}
-					time.Sleep(time.Duration(w.rnd.IntN(10)) * time.Millisecond)
+					time.Sleep(time.Duration(w.intn(10)) * time.Millisecond)
 				}
 				time.Sleep(2 * time.Second)
 				w.expectEqual(0, 1, 2)
@@ -111,7 +111,7 @@ func TestF06SenderDiesWithinATransfer(t *testing.T) {
 		w.sever(1, 2, true) // only A has the end of it
 		w.sever(0, 2, true)
 		w.registerBig(w.nodes[0].reg.Open("last", registry.Connection), 2000, "")
-		w.partDelay = 300 * time.Millisecond
+		w.set(func() { w.partDelay = 300 * time.Millisecond })
 		w.sever(0, 1, false)
 		w.connect(0, 1)
 		time.Sleep(800 * time.Millisecond)
@@ -139,7 +139,7 @@ func TestF11BackThroughAnother(t *testing.T) {
 			w.startAll()
 			w.client(0, "a", 80)
 			w.client(1, "b", 90)
-			w.dialable["10.0.0.1:80"] = listening
+			w.set(func() { w.dialable["10.0.0.1:80"] = listening })
 			time.Sleep(2 * time.Minute) // they are stable
 			w.sever(0, 1, true)
 			w.sever(0, 2, true)
@@ -244,7 +244,7 @@ func TestF14LateHeads(t *testing.T) {
 			run(t, 3, func(w *world) {
 				w.startAll()
 				w.client(0, "a", 80)
-				w.headDelay = late
+				w.set(func() { w.headDelay = late })
 				time.Sleep(30 * time.Second)
 				w.freeze(0)
 				began := time.Now()
@@ -487,20 +487,22 @@ func TestExpiryProbe(t *testing.T) {
 		w.startAll()
 		w.client(0, "alive", 80)
 		w.client(0, "dead", 81)
-		w.dialable["10.0.0.1:80"] = true
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
 		time.Sleep(70 * time.Second)
 		w.freeze(0)
 		time.Sleep(2500 * time.Millisecond)
 		w.allSee(0, Silent)
-		time.Sleep(21 * time.Second)
+		time.Sleep(19 * time.Second)
 		w.expectShown("80 81", 1, 2)
-		if len(w.dials) != 0 {
-			t.Fatalf("dialled before the lease was over: %v", w.dials)
+		if len(w.dialled()) != 0 {
+			t.Fatalf("dialled before the lease was nearly over: %v", w.dialled())
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(1900 * time.Millisecond) // 23.4 s; the lease is over 24.5 s after the last head
+		w.expectShown("80 81", 1, 2)
+		time.Sleep(1200 * time.Millisecond)
 		w.expectShown("80", 1, 2)
-		if w.dials["10.0.0.1:81"] != 1 {
-			t.Fatalf("dials: %v", w.dials)
+		if w.dialled()["10.0.0.1:81"] != 1 {
+			t.Fatalf("dials: %v", w.dialled())
 		}
 		time.Sleep(time.Minute)
 		w.expectShown("80", 1, 2)
@@ -541,12 +543,22 @@ func TestMovingDone(t *testing.T) {
 			t.Fatal("a silent lease runs")
 		}
 		time.Sleep(20 * time.Second)
-		w.dialable["10.0.0.1:80"] = true
-		if d.MovingDone(since, "10.0.0.1:80") {
-			t.Fatal("its address answers")
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
+		for range 3 {
+			if d.MovingDone(since, "10.0.0.1:80") {
+				t.Fatal("its address answers")
+			}
+			time.Sleep(2 * time.Second)
 		}
+		if d.MovingDone(since, "10.0.0.1:81") {
+			t.Fatal("its address was not dialled")
+		}
+		time.Sleep(2 * time.Second)
 		if !d.MovingDone(since, "10.0.0.1:81") {
 			t.Fatal("its address does not answer")
+		}
+		if d.MovingDone(since, "10.0.0.1:80", "10.0.0.1:81") {
+			t.Fatal("one of two answers")
 		}
 	})
 }
@@ -621,6 +633,179 @@ func TestStall(t *testing.T) {
 		for n := range 3 {
 			if ok, why := w.nodes[n].d.Ready(); !ok {
 				t.Fatalf("node %d is not ready: %s", n, why)
+			}
+		}
+	})
+}
+
+// A digest that differs is counted, and mended by a transfer of the whole life.
+func TestDigestRepair(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.startAll()
+		for i := range 5 {
+			w.client(0, fmt.Sprint("c", i), 80+i)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		w.expectEqual(0, 1)
+		d := w.nodes[1].d
+		d.mu.Lock()
+		l := d.lives[w.nodes[0].life]
+		for _, r := range l.above(0)[:2] {
+			l.remove(r)
+		}
+		d.mu.Unlock()
+		time.Sleep(1500 * time.Millisecond)
+		a, _ := w.lifeState(0, w.nodes[0].life)
+		b, _ := w.lifeState(1, w.nodes[0].life)
+		if a.Digest != b.Digest || b.Records != 5 || w.count(1, "digest_mismatches_total") == 0 || w.count(1, "repairs_total") != 1 {
+			t.Fatalf("%+v\n%+v, %v repairs", a, b, w.count(1, "repairs_total"))
+		}
+	})
+}
+
+// More lives than fit into a packet are gossiped in turn.
+func TestGossipedHeadsFit(t *testing.T) {
+	d := alone(t)
+	defer d.Stop()
+	d.served = true
+	for n := range 40 {
+		l := newLife(testLife(2, uint64(n+1)))
+		l.ownerClock, l.deadline = d.opts.Clock.Now(), d.now()
+		d.lives[l.id] = l
+	}
+	seen := map[uint64]bool{}
+	for range 40 {
+		b := d.gossipHeadsLocked()
+		m, err := readMessage(b)
+		if err != nil || len(b) > maxGossip || m.GetHeads().GetFull() {
+			t.Fatalf("%d bytes, full %v, %v", len(b), m.GetHeads().GetFull(), err)
+		}
+		if readLife(m.GetHeads().GetHeads()[0].GetLife()) != d.self {
+			t.Fatal("the own life is not told first")
+		}
+		for _, h := range m.GetHeads().GetHeads()[1:] {
+			seen[h.GetLife().GetEpoch()] = true
+		}
+	}
+	if len(seen) != 40 {
+		t.Fatalf("%d of 40 lives were told", len(seen))
+	}
+}
+
+// A node is silent for A only, and A dials what it cannot hear of: when the
+// owner is heard again, by way of another, the result is void.
+func TestProbeResultIsVoidAfterALaterHead(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		time.Sleep(70 * time.Second)
+		w.sever(0, 1, true)
+		w.sever(0, 2, true)
+		w.allSee(0, Silent)
+		time.Sleep(30 * time.Second)
+		w.expectShown("", 1, 2)
+		w.expectShown("80", 0)
+		w.sever(0, 2, false)
+		w.see(2, 0, Alive)
+		w.see(0, 2, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.see(1, 0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectShown("80", 0, 1, 2)
+	})
+}
+
+// Its member alive is not enough: a dropped life needs a later head of its
+// owner, and what the owner had then.
+func TestDroppedNeedsAHead(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.startAll()
+		c := w.client(0, "a", 80)
+		time.Sleep(2 * time.Second)
+		w.sever(0, 1, true)
+		w.see(1, 0, Silent)
+		w.see(0, 1, Silent)
+		time.Sleep(40 * time.Second)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		w.register(c, 81)
+		w.see(1, 0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		w.expectShown("", 1)
+		w.sever(0, 1, false)
+		w.see(0, 1, Alive)
+		w.connect(1, 0)
+		time.Sleep(2500 * time.Millisecond)
+		w.expectState(1, w.nodes[0].life, registry.Living)
+		w.expectShown("81", 0, 1)
+	})
+}
+
+// What was lost is asked for when the next frame shows the gap, not only with
+// the next head.
+func TestGapIsAskedFor(t *testing.T) {
+	run(t, 2, func(w *world) {
+		w.gossipLoss = 100
+		w.severStream(0, 1)
+		w.startAll()
+		a, b := w.client(0, "a", 80), w.client(0, "b", 90)
+		time.Sleep(2100 * time.Millisecond)
+		w.set(func() { w.loseNext[0] = true })
+		w.register(a, 81)
+		time.Sleep(60 * time.Millisecond)
+		w.register(b, 91)
+		time.Sleep(200 * time.Millisecond)
+		w.expectShown("81 91", 0, 1)
+	})
+}
+
+// A silent member is back: no lease ends until this node has heard what it and
+// the others have to say.
+func TestCatchUpWhenASilentMemberIsBack(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(2, "c", 80)
+		time.Sleep(15 * time.Second)
+		w.sever(0, 1, true)
+		w.see(0, 1, Silent)
+		w.kill(2)
+		w.allSee(2, Refused)
+		time.Sleep(11 * time.Second)
+		w.see(0, 1, Alive) // by gossip of its heads, which do not come yet
+		if s := w.nodes[0].d.Status(); !s.CatchingUp || !s.Ready {
+			t.Fatalf("catching up %v, ready %v", s.CatchingUp, s.Ready)
+		}
+		if w.nodes[0].d.MovingDone(time.Now().Add(-time.Hour)) {
+			t.Fatal("a moving record may go while catching up")
+		}
+		time.Sleep(8 * time.Second)
+		w.expectShown("80", 0)
+		time.Sleep(8 * time.Second) // the lease of node 1's life, whose head is not there, ends as well
+		w.expectShown("", 0)
+	})
+}
+
+// The lease of all but the slow clients is over: that another node falls silent
+// then does not bring them back.
+func TestWanedStaysWaned(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(35)
+		w.register(slow, 90)
+		time.Sleep(2 * time.Second)
+		w.kill(0)
+		w.allSee(0, Refused)
+		time.Sleep(15 * time.Second)
+		w.expectShown("90", 1, 2)
+		w.sever(1, 2, true)
+		w.see(1, 2, Silent)
+		for range 60 {
+			time.Sleep(time.Second)
+			if got := w.shown(1); got != "90" && got != "" {
+				t.Fatalf("shows [%s]", got)
 			}
 		}
 	})

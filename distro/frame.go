@@ -124,8 +124,9 @@ func readFrame(m *pb.Frame) (*frame, error) {
 	}
 	f.records = make([]decoded, 0, len(m.GetRecords()))
 	last := f.from
+	in := names{}
 	for _, raw := range m.GetRecords() {
-		d, err := decodeRecord(raw)
+		d, err := decodeRecord(raw, in)
 		if err != nil {
 			return nil, err
 		}

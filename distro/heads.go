@@ -159,7 +159,7 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	}
 	if ownerClock > l.ownerClock {
 		l.ownerClock, l.ownerVersion = ownerClock, max(l.ownerVersion, h.GetOwnerVersion())
-		d.spokenLocked(l)
+		l.spoken = l.probed
 	}
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
 		l.deadline = max(l.deadline, h.GetDeadline())
@@ -184,7 +184,7 @@ func (d *Replicator) mismatchLocked(from string, l *life) {
 	d.metrics.mismatches.Inc()
 	if key := from + " digest " + l.id.String(); !d.logged[key] && len(d.logged) < 10_000 {
 		d.logged[key] = true
-		d.log.Error("digest differs at the same version", zap.String("peer", from), zap.Stringer("life", l.id), zap.Uint64("version", l.applied))
+		d.noteLocked(d.log.Error, "digest differs at the same version", zap.String("peer", from), zap.Stringer("life", l.id), zap.Uint64("version", l.applied))
 	}
 }
 

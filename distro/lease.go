@@ -8,7 +8,8 @@ import (
 
 // Leases are the times of design §6 that decide when an ended life is dropped.
 type Leases struct {
-	Detection time.Duration // of a death by memberlist
+	Detection time.Duration // of a silent death, by memberlist
+	Heads     time.Duration // between two heads: a process that is gone is noticed at once, but its last head is as old as that
 	Refused   time.Duration // its process is gone, its clients were reset, too
 	Silent    time.Duration // its clients may need 20.5 s to notice and register again
 	Cap       time.Duration // of a lease, and how long a silent one holds up others
@@ -21,27 +22,44 @@ type Leases struct {
 	PauseBound time.Duration // of self-preservation, in all
 }
 
-// lease is the time that the clients of a dead node have.
-func (t Leases) lease(silent bool, redo time.Duration, orphans, survivors int) time.Duration {
-	base := t.Refused
+func (t Leases) base(silent bool) time.Duration {
 	if silent {
-		base = t.Silent
+		return t.Silent
 	}
-	base = max(base, redo)
+	return t.Refused
+}
+
+// lease is the time that the clients of a dead node have.
+func (t Leases) lease(silent bool, orphans, survivors int) time.Duration {
 	crowd := time.Duration(float64(orphans) / float64(max(1, survivors)*max(1, t.RedoRate)) * float64(time.Second))
-	return min(base+crowd, max(t.Cap, t.Refused, t.Silent))
+	return min(t.base(silent)+crowd, max(t.Cap, t.Refused, t.Silent))
+}
+
+// extra is what those of them have beyond it that are known to take so long to
+// register again. The others need not wait for them.
+func (t Leases) extra(silent bool, redo time.Duration) time.Duration {
+	base := t.base(silent)
+	if !silent {
+		base += t.Heads // they were reset when it died
+	}
+	return max(0, min(redo, t.Cap)-base)
 }
 
 // deadline is absolute, so that nodes which hear of a death at different times
 // agree on it.
-func (t Leases) deadline(owner registry.Stamp, lease time.Duration) int64 {
-	return owner.Millis() + t.Detection.Milliseconds() + lease.Milliseconds()
+func (t Leases) deadline(owner registry.Stamp, silent bool, lease time.Duration) int64 {
+	until := t.Heads
+	if silent {
+		until = t.Detection
+	}
+	return owner.Millis() + (until + lease).Milliseconds()
 }
 
 // An orphan is what decides about an orphaned life. Times are milliseconds.
 type orphan struct {
 	now, orphanedAt, deadline, paused int64
-	silent                            bool // it, not just someone
+	extra                             int64 // that its slow clients have
+	silent                            bool  // it, not just someone
 }
 
 type surroundings struct {
@@ -57,6 +75,7 @@ const (
 	wait   verdict = iota
 	pause          // self-preservation holds it
 	dial           // drop it as soon as nothing of it is visible that answers
+	wane           // all but its slow clients had their time
 	expire         // drop it
 )
 
@@ -72,6 +91,8 @@ func (t Leases) judge(o orphan, s surroundings) verdict {
 		return wait
 	case s.probe && (o.silent || s.someoneSilent) && o.now < start+t.ProbeBound.Milliseconds():
 		return dial
+	case o.now < o.deadline+o.paused+o.extra:
+		return wane
 	}
 	return expire
 }

@@ -12,26 +12,40 @@ func TestLease(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		silent             bool
-		redo               time.Duration
 		orphans, survivors int
 		want               time.Duration
 	}{
-		{"refused", false, 0, 0, 2, 10 * time.Second},
-		{"silent", true, 0, 0, 2, 22 * time.Second},
-		{"redo of Python", false, 35 * time.Second, 0, 2, 35 * time.Second},
-		{"redo shorter than the lease", true, 15 * time.Second, 0, 2, 22 * time.Second},
-		{"crowd", false, 0, 40_000, 2, 20 * time.Second},
-		{"crowd, one survivor", false, 0, 40_000, 1, 30 * time.Second},
-		{"crowd and redo", true, 35 * time.Second, 8_000, 2, 37 * time.Second},
-		{"cap", true, 0, 1_000_000, 2, time.Minute},
-		{"no survivors known", false, 0, 2_000, 0, 11 * time.Second},
+		{"refused", false, 0, 2, 10 * time.Second},
+		{"silent", true, 0, 2, 22 * time.Second},
+		{"crowd", false, 40_000, 2, 20 * time.Second},
+		{"crowd, one survivor", false, 40_000, 1, 30 * time.Second},
+		{"cap", true, 1_000_000, 2, time.Minute},
+		{"no survivors known", false, 2_000, 0, 11 * time.Second},
 	} {
-		if got := times.lease(c.silent, c.redo, c.orphans, c.survivors); got != c.want {
+		if got := times.lease(c.silent, c.orphans, c.survivors); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	if got := times.deadline(registry.StampAt(1_000_000), 10*time.Second); got != 1_012_500 {
-		t.Errorf("deadline %d", got)
+	for _, c := range []struct {
+		name       string
+		silent     bool
+		redo, want time.Duration
+	}{
+		{"nobody is slow", false, 0, 0},
+		{"Python", false, 35 * time.Second, 24 * time.Second},
+		{"Python, silent", true, 35 * time.Second, 13 * time.Second},
+		{"shorter than the lease", true, 15 * time.Second, 0},
+		{"cap", false, time.Hour, 49 * time.Second},
+	} {
+		if got := times.extra(c.silent, c.redo); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+	if got := times.deadline(registry.StampAt(1_000_000), false, 10*time.Second); got != 1_011_000 {
+		t.Errorf("refused: deadline %d", got)
+	}
+	if got := times.deadline(registry.StampAt(1_000_000), true, 22*time.Second); got != 1_024_500 {
+		t.Errorf("silent: deadline %d", got)
 	}
 }
 
@@ -48,6 +62,8 @@ func TestJudge(t *testing.T) {
 	}{
 		{"before its deadline", orphan{now: ms(9 * time.Second), deadline: ms(10 * time.Second)}, probe, wait},
 		{"refused, over", orphan{now: ms(10 * time.Second), deadline: ms(10 * time.Second)}, probe, expire},
+		{"refused, over but for slow clients", orphan{now: ms(10 * time.Second), deadline: ms(10 * time.Second), extra: 25_000}, probe, wane},
+		{"refused, over for them too", orphan{now: ms(35 * time.Second), deadline: ms(10 * time.Second), extra: 25_000}, probe, expire},
 		{"silent, over", orphan{now: ms(25 * time.Second), deadline: ms(24 * time.Second), silent: true}, probe, dial},
 		{"silent, over, no probe", orphan{now: ms(25 * time.Second), deadline: ms(24 * time.Second), silent: true}, surroundings{}, expire},
 		{"refused, over, another is silent", orphan{now: ms(11 * time.Second), deadline: ms(10 * time.Second)}, surroundings{probe: true, someoneSilent: true}, dial},

@@ -2,6 +2,7 @@ package distro
 
 import (
 	"slices"
+	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -40,6 +41,7 @@ type life struct {
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
 	paused      int64          // milliseconds by self-preservation, in all
+	waned       bool           // Orphaned, and only its slow clients have a lease
 	dropped     registry.Stamp // clock of the newest drop; 0: never
 	back        registry.Stamp // the owner's clock when it came back from a drop
 
@@ -47,6 +49,7 @@ type life struct {
 	digestMatched int64 // milliseconds; last time that a peer's digest was the same
 	probing       probing
 	probed        bool // there are results of probes, and its owner has not spoken since
+	spoken        bool // it has, but what it had then is not here yet
 }
 
 func newLife(id registry.Life) *life {
@@ -150,6 +153,11 @@ func (l *life) redoSeconds() (longest uint16) {
 	return longest
 }
 
+// extra is what its slow clients have beyond the lease, in milliseconds.
+func (l *life) extra(t Leases) int64 {
+	return t.extra(l.silent, time.Duration(l.redoSeconds())*time.Second).Milliseconds()
+}
+
 // dead says how many of the records are tombstones.
 func (l *life) dead() (n int) {
 	for _, r := range l.tombstones {
@@ -174,7 +182,8 @@ const (
 // them: per key the newest version stands, and applied only moves over what
 // is there without a hole.
 func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome) {
-	repair := f.whole && l.suspect && f.to == l.applied
+	repair := f.whole && l.suspect && f.to >= l.applied // its owner may go on writing
+	union := repair && !f.byOwner && f.to == l.applied
 	switch {
 	case f.to <= l.applied && !repair:
 		return nil, nil, nothing
@@ -201,11 +210,15 @@ func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome
 		sorted = sorted && d.version > top
 		top = max(top, d.version)
 		l.put(d.record)
-		l.ownerClock = max(l.ownerClock, d.clock)
+		if l.state == registry.Living {
+			// Of an ended life only a head says that the owner is back, and
+			// when: what was moving by then counts as before.
+			l.ownerClock = max(l.ownerClock, d.clock)
+		}
 		news = append(news, d)
 	}
 	l.suspect = l.suspect && !f.whole
-	if f.whole && !(repair && !f.byOwner) { // absent keys are gone, but not what was written after the transfer was cut
+	if f.whole && !union { // absent keys are gone, but not what was written after the transfer was cut
 		keep := make(map[string]bool, len(f.records))
 		for _, d := range f.records {
 			keep[d.key] = true

@@ -1,8 +1,6 @@
 package distro
 
 import (
-	"time"
-
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -58,6 +56,9 @@ func (d *Replicator) judgeLocked(l *life) {
 	gone := !known || m.State != Alive || ended
 	spoken := l.ownerClock
 	caughtUp := l.applied >= l.ownerVersion
+	if l.spoken && caughtUp {
+		d.spokenLocked(l)
+	}
 	switch {
 	case l.state == registry.Dropped:
 		if !gone && spoken > l.dropped && caughtUp {
@@ -72,7 +73,7 @@ func (d *Replicator) judgeLocked(l *life) {
 		l.probing = probing{}
 		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
 		d.metrics.orphaned.Inc()
-		d.log.Info("life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
+		d.noteLocked(d.log.Info, "life is orphaned", zap.Stringer("life", l.id), zap.Stringer("member", m.State), zap.Bool("known", known), zap.Bool("ended", ended))
 	case !gone && l.state == registry.Orphaned && spoken > l.orphanedAt && caughtUp:
 		d.returnLocked(l)
 		return
@@ -80,12 +81,12 @@ func (d *Replicator) judgeLocked(l *life) {
 	if gone {
 		l.silent = l.silent && !(known && (m.State == Refused || m.State == Left)) && !ended
 		_, living := d.nodesLocked()
-		lease := d.opts.Leases.lease(l.silent, time.Duration(l.redoSeconds())*time.Second, l.instances, len(living))
+		lease := d.opts.Leases.lease(l.silent, l.instances, len(living))
 		spoken := l.ownerClock
 		if spoken == 0 {
 			spoken = l.orphanedAt
 		}
-		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, lease))
+		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, l.silent, lease))
 	}
 }
 
@@ -101,26 +102,45 @@ func (d *Replicator) returnLocked(l *life) {
 	l.livingSince, l.probing = d.now(), probing{}
 	d.setStateLocked(l, registry.Living, back)
 	d.metrics.returned.Inc()
-	d.log.Info("life is living again", zap.Stringer("life", l.id))
+	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))
 }
 
 // setStateLocked tells the registry; at is the owner's clock on its return,
 // else the newest one heard.
 func (d *Replicator) setStateLocked(l *life, s registry.LifeState, at registry.Stamp) {
-	l.state = s
+	l.state, l.waned = s, false
 	d.changes++
 	d.gossip.news = true
-	id := l.id
+	d.tellStateLocked(l, at)
+}
+
+func (d *Replicator) tellStateLocked(l *life, at registry.Stamp) {
+	id, s := l.id, l.state
+	if l.waned {
+		s = registry.Waning
+	}
 	d.tellLocked(id, func(r Registry) { r.SetLife(id, s, at) })
 }
 
 // spokenLocked: results of probes are void after a later head of the owner, so
-// the registry must know of it. It costs a look at all services of the life,
+// the registry must know of it; but only when what the owner had then is here,
+// or what it removed meanwhile would be shown again (cases F23). It costs a look at all services of the life,
 // and is left out for those that were never probed.
 func (d *Replicator) spokenLocked(l *life) {
+	l.spoken = false
 	if l.state == registry.Orphaned && l.probed {
 		l.probed = false
-		d.setStateLocked(l, registry.Orphaned, l.ownerClock)
+		d.tellStateLocked(l, l.ownerClock)
+	}
+}
+
+// waneLocked ends the lease of all but the slow clients of an orphan, or gives
+// it back. Others are told nothing of it: they come to it by themselves, by
+// the same deadline.
+func (d *Replicator) waneLocked(l *life, waned bool) {
+	if l.waned != waned {
+		l.waned = waned
+		d.tellStateLocked(l, l.ownerClock)
 	}
 }
 
@@ -139,7 +159,7 @@ func (d *Replicator) dropLocked(l *life, at registry.Stamp, why string) {
 	l.dropped = max(l.dropped, at)
 	d.setStateLocked(l, registry.Dropped, l.ownerClock)
 	d.metrics.dropped.Inc()
-	d.log.Info("life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
+	d.noteLocked(d.log.Info, "life is dropped", zap.Stringer("life", l.id), zap.String("why", why), zap.Int("records", len(l.records)))
 }
 
 func (d *Replicator) forgetLifeLocked(l *life) {
@@ -170,6 +190,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		if back := registry.Stamp(h.GetBack()); back > at {
 			l.back = back
 		}
+		l.silent = !h.GetRefused()
 		d.dropLocked(l, at, "told by a peer")
 		return l
 	}
@@ -183,6 +204,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		starting := d.catchingUp && !d.served
 		expired := p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline
 		if starting || expired {
+			l.silent = l.silent || starting && !h.GetRefused()
 			d.dropLocked(l, at, "a peer has dropped it")
 		}
 	}

@@ -16,7 +16,7 @@ func testLife(n int, epoch uint64) registry.Life {
 // unknownRecord is of a kind that this release does not know, so that its key
 // and value can be anything.
 func testRecord(kind uint32, key string, version uint64, gone bool, value string) *record {
-	d, err := decodeRecord(encodeRecord(kind, key, version, registry.StampAt(int64(version)), gone, []byte(value)))
+	d, err := decodeRecord(encodeRecord(kind, key, version, registry.StampAt(int64(version)), gone, []byte(value)), nil)
 	if err != nil {
 		panic(err)
 	}
@@ -282,6 +282,19 @@ func TestRepair(t *testing.T) {
 			t.Fatalf("outcome %v", o)
 		}
 		if err := sameLife(owner, bad); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The owner has gone on writing meanwhile.
+	busy := fill("good", 1)
+	busy.put(testRecord(99, "k9", 6, false, ""))
+	busy.applied = 6
+	for _, bad := range []*life{fill("bad", 2), fill("missing", 3)} {
+		bad.suspect = true
+		f := send(t, busy.cut(0))
+		f.byOwner = true
+		bad.merge(f)
+		if err := sameLife(busy, bad); err != nil {
 			t.Fatal(err)
 		}
 	}

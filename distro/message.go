@@ -54,7 +54,7 @@ func (d *Replicator) news(from string, via Via) {
 	if via != Gossip {
 		p.reliable = via == Reliable
 	}
-	if m, ok := d.members[from]; ok && m.State == Silent {
+	if m, known := d.members[from]; known && m.State == Silent || !known && d.saidSilentLocked(from) {
 		d.catchUpAgainLocked()
 	}
 }
@@ -289,7 +289,7 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 	}
 	for _, r := range absent {
 		if f, err := readFields(r.raw); err == nil && r.kind == kindPublication && !r.gone {
-			if p := readPublication(f); p != nil {
+			if p := readPublication(f, nil); p != nil {
 				records = append(records, registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true})
 			}
 		}

@@ -2,9 +2,11 @@ package distro
 
 import (
 	"context"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -13,7 +15,8 @@ import (
 // probing is how far the expiry probe of a life is; guarded by the
 // replicator's mu.
 type probing struct {
-	due     bool // the lease is over: its addresses are dialled
+	early   bool // the lease is over in a moment: its addresses are dialled already
+	due     bool // the lease is over
 	scanned bool
 	visible int // instances shown on its behalf when they were last looked at
 }
@@ -24,6 +27,7 @@ type target struct {
 	service registry.ServiceKey
 	key     registry.InstanceKey
 	since   registry.Stamp
+	end     int64 // milliseconds; of its lease
 }
 
 // probeLoop dials the addresses of orphans whose lease is over, so that a cut
@@ -39,6 +43,7 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
+		case <-d.probesDue:
 		case <-ctx.Done():
 			return
 		}
@@ -46,7 +51,7 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 		d.mu.Lock()
 		var due []registry.Life
 		for _, l := range d.lives {
-			if l.probing.due && l.state == registry.Orphaned && !d.catchingUp {
+			if (l.probing.due || l.probing.early) && l.state == registry.Orphaned && !d.catchingUp {
 				due = append(due, l.id)
 			}
 		}
@@ -67,7 +72,9 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 			seen[t] = at
 		}
 		next = seen // of the rest nothing is shown any more, or another node has it
-		d.dialAll(ctx, round)
+		if d.dialAll(ctx, round) {
+			mark(d.probesDue) // fewer are shown now
+		}
 	}
 }
 
@@ -75,59 +82,91 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 // to dial.
 func (d *Replicator) scan(id registry.Life, living []string) (mine []target) {
 	visible := 0
+	d.mu.Lock()
+	now, end, extra := d.now(), int64(0), int64(0)
+	if l := d.lives[id]; l != nil {
+		end, extra = l.deadline+l.paused, l.extra(d.opts.Leases)
+	}
+	d.mu.Unlock()
+	slow := now+d.opts.ProbeTimeout.Milliseconds() >= end+extra // the lease of slow clients ends, too
 	d.opts.Registry.Orphans(id, func(k registry.ServiceKey, s *registry.Shown) {
 		visible++
+		if s.Slow && !slow {
+			return
+		}
 		addr := address(s.InstanceKey)
 		if rendezvous(k.String()+" "+addr+" "+s.Cluster, living) == d.self.Node {
-			mine = append(mine, target{id, k, s.InstanceKey, s.Since})
+			t := target{id, k, s.InstanceKey, s.Since, end}
+			if s.Slow {
+				t.end += extra
+			}
+			mine = append(mine, t)
 		}
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l := d.lives[id]; l != nil && l.probing.due {
 		l.probing.scanned, l.probing.visible = true, visible
+		if visible == 0 {
+			mark(d.leaseDue)
+		}
 	}
 	return mine
 }
 
 func address(k registry.InstanceKey) string { return net.JoinHostPort(k.IP, strconv.Itoa(k.Port)) }
 
-// dialAll paces the dials, and waits for all of them.
-func (d *Replicator) dialAll(ctx context.Context, targets []target) {
+// dialAll paces the dials, waits for all of them, and reports whether any was
+// in vain.
+func (d *Replicator) dialAll(ctx context.Context, targets []target) bool {
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	var vain atomic.Bool
 	gap := time.Second / time.Duration(max(1, d.opts.ProbeRate))
 	for n, t := range targets {
 		if n > 0 {
 			select {
 			case <-time.After(gap):
 			case <-ctx.Done():
-				return
 			}
 		}
 		wg.Go(func() {
-			d.metrics.dialled.Inc()
-			answers := d.answers(ctx, address(t.key))
-			if answers || ctx.Err() != nil {
-				return
+			if d.unanswered(ctx, t) {
+				vain.Store(true)
 			}
-			d.opts.Awake()
-			d.mu.Lock()
-			l := d.lives[t.life]
-			still := l != nil && l.probing.due && l.state == registry.Orphaned && !d.catchingUp
-			if still {
-				l.probed = true
-			}
-			d.mu.Unlock()
-			if !still {
-				return // its owner has spoken meanwhile
-			}
-			d.metrics.unanswered.Inc()
-			p := registry.Probe{Of: t.life, Service: t.service, Instance: t.key, UpTo: t.since, Made: d.opts.Clock.Now()}
-			d.opts.Registry.Unanswered(p)
-			d.writeProbe(p)
 		})
 	}
+	wg.Wait()
+	return vain.Load()
+}
+
+// unanswered dials an address, and hides what is there if it does not answer
+// and its lease is over: it waits for that.
+func (d *Replicator) unanswered(ctx context.Context, t target) bool {
+	d.metrics.dialled.Inc()
+	if d.answers(ctx, address(t.key)) {
+		return false
+	}
+	select {
+	case <-time.After(time.Duration(t.end-d.now()) * time.Millisecond): // at once if it is over
+	case <-ctx.Done():
+		return false
+	}
+	d.opts.Awake()
+	d.mu.Lock()
+	l := d.lives[t.life]
+	still := l != nil && l.state == registry.Orphaned && !d.catchingUp && d.verdictLocked(l, d.now()) == dial
+	if still {
+		l.probed = true
+	}
+	d.mu.Unlock()
+	if !still {
+		return false // its owner has spoken meanwhile, or its lease was raised
+	}
+	d.metrics.unanswered.Inc()
+	p := registry.Probe{Of: t.life, Service: t.service, Instance: t.key, UpTo: t.since, Made: d.opts.Clock.Now()}
+	d.opts.Registry.Unanswered(p)
+	d.writeProbe(p)
+	return true
 }
 
 func (d *Replicator) probedLocked(id registry.Life) {
@@ -156,6 +195,22 @@ func (d *Replicator) someoneSilentLocked() bool {
 			return true
 		}
 	}
+	for id := range d.lives {
+		if _, member := d.members[id.Node]; !member && d.saidSilentLocked(id.Node) {
+			return true
+		}
+	}
+	return false
+}
+
+// saidSilentLocked reports whether peers tell by their heads that a node is
+// silent. Membership of a node that has just started does not know it.
+func (d *Replicator) saidSilentLocked(node string) bool {
+	for id, l := range d.lives {
+		if id.Node == node && l.state != registry.Living && l.silent && !d.endedLocked(id) {
+			return true
+		}
+	}
 	return false
 }
 
@@ -170,9 +225,9 @@ func (d *Replicator) silentLeaseRunsLocked(but *life, now int64) bool {
 }
 
 // MovingDone says whether a record of this node, moving since then, may be
-// removed now. While somebody is silent it dials the addresses, up to a second
-// for all of them: call it without locks, and for one record not more often
-// than every few seconds.
+// removed now. While somebody is silent its addresses have to be dialled for
+// that, which is begun here and tells later; so it does not block, and is asked
+// again until it says yes.
 func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 	d.mu.Lock()
 	// The caller has wall times; only the difference counts.
@@ -187,16 +242,85 @@ func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 	if v != dial {
 		return v == expire
 	}
-	var wg sync.WaitGroup
-	answered := make([]bool, len(addrs))
-	for n, a := range addrs {
-		wg.Go(func() { answered[n] = d.answers(d.ctx, a) })
+	silent := true
+	for _, a := range addrs {
+		silent = d.dialler.unanswered(a, d.opts.ProbeEvery) && silent // all are dialled
 	}
-	wg.Wait()
-	for _, a := range answered {
-		if a {
-			return false
+	return silent
+}
+
+// maxDialled bounds the addresses of moving records that are dialled; the
+// others wait.
+const maxDialled = 4096
+
+// A dialler knows which addresses of moving records answer.
+type dialler struct {
+	queue chan string // to be dialled; at most maxDialled
+
+	mu    sync.Mutex
+	known map[string]*dialled // asked for lately
+}
+
+type dialled struct {
+	done     time.Time // zero: not yet
+	answered bool
+}
+
+func newDialler() *dialler {
+	return &dialler{queue: make(chan string, maxDialled), known: map[string]*dialled{}}
+}
+
+// unanswered reports that an address was dialled a short time ago and did not
+// answer; else it has it dialled if that is due.
+func (l *dialler) unanswered(addr string, every time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.known[addr]
+	now := time.Now()
+	if r != nil && (r.done.IsZero() || now.Sub(r.done) < every) {
+		return !r.done.IsZero() && !r.answered
+	}
+	select {
+	case l.queue <- addr:
+		l.known[addr] = &dialled{}
+	default: // later
+	}
+	return false
+}
+
+// dialLoop dials what waits, so many a second.
+func (d *Replicator) dialLoop(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	pace := time.NewTicker(time.Second / time.Duration(max(1, d.opts.ProbeRate)))
+	defer pace.Stop()
+	for {
+		var addr string
+		select {
+		case <-ctx.Done():
+			return
+		case addr = <-d.dialler.queue:
+		}
+		wg.Go(func() {
+			d.metrics.dialled.Inc()
+			answers := d.answers(ctx, addr)
+			d.dialler.mu.Lock()
+			defer d.dialler.mu.Unlock()
+			if r := d.dialler.known[addr]; r != nil && ctx.Err() == nil {
+				r.done, r.answered = time.Now(), answers
+			}
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
 		}
 	}
-	return d.ctx.Err() == nil
+}
+
+// forget lets go of what nobody has asked for any more.
+func (l *dialler) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.known, func(_ string, r *dialled) bool { return !r.done.IsZero() && time.Since(r.done) > time.Minute })
 }

@@ -59,7 +59,7 @@ func (d *Replicator) readinessLocked(now time.Time) {
 		p.headsDue = true
 		p.poke()
 	}
-	d.log.Info("caught up", zap.Duration("after", now.Sub(d.since)), zap.Bool("ready", d.ready))
+	d.noteLocked(d.log.Info, "caught up", zap.Duration("after", now.Sub(d.since)), zap.Bool("ready", d.ready))
 }
 
 // waitsForLocked returns "" when this node has caught up.
@@ -123,7 +123,13 @@ func (d *Replicator) Ready() (bool, string) {
 
 // Stalled says that this process stood still, after its closed connections
 // were handled. It is not ready until it has caught up.
+//
+// What became of the connections is in the life when it returns: the next head
+// makes the life living for the others, who must not show what has gone
+// meanwhile (cases F08).
 func (d *Replicator) Stalled() {
+	for d.writeSome() {
+	}
 	d.mu.Lock()
 	d.ready = false
 	d.lastTick = time.Now()

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -140,7 +142,7 @@ type decoded struct {
 }
 
 // decodeRecord keeps raw.
-func decodeRecord(raw []byte) (decoded, error) {
+func decodeRecord(raw []byte, in names) (decoded, error) {
 	f, err := readFields(raw)
 	if err != nil {
 		return decoded{}, err
@@ -148,7 +150,7 @@ func decodeRecord(raw []byte) (decoded, error) {
 	d := decoded{record: &record{raw: raw, key: mapKey(f.kind, f.key), kind: f.kind, gone: f.gone, version: f.version, clock: f.clock, hash: f.hash}}
 	switch f.kind {
 	case kindPublication:
-		d.publication = readPublication(f)
+		d.publication = readPublication(f, in)
 		if d.publication == nil {
 			d.unreadable = true
 			break
@@ -226,41 +228,160 @@ func instanceMessage(i registry.Published) *pb.Instance {
 	return m
 }
 
-// readPublication returns nil for what it cannot read.
-func readPublication(f fields) *registry.Record {
-	var k pb.PublicationKey
-	var p pb.Publication
-	if proto.Unmarshal(f.key, &k) != nil || proto.Unmarshal(f.value, &p) != nil {
+// names shares the strings that most records have in common: names of services,
+// groups, clusters, keys of metadata. A million instances would have as many
+// copies of them. nil: each string stands for itself.
+type names map[string]string
+
+// mostNames bounds what one frame keeps; the rest stands for itself.
+const mostNames = 4096
+
+func (n names) get(b []byte) string {
+	if s, ok := n[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if n != nil && len(n) < mostNames {
+		n[s] = s
+	}
+	return s
+}
+
+// eachField calls f with each field of a message: v for numbers, data for what
+// has a length. It reports whether the message is well-formed.
+func eachField(b []byte, f func(num protowire.Number, v uint64, data []byte)) bool {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+		var v uint64
+		var data []byte
+		switch typ {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(b)
+		case protowire.Fixed64Type:
+			v, n = protowire.ConsumeFixed64(b)
+		case protowire.BytesType:
+			data, n = protowire.ConsumeBytes(b)
+		default:
+			n = protowire.ConsumeFieldValue(num, typ, b)
+		}
+		if n < 0 {
+			return false
+		}
+		f(num, v, data)
+		b = b[n:]
+	}
+	return true
+}
+
+// readPublication returns nil for what it cannot read. It is written by hand:
+// a node that starts reads every record of the cluster.
+func readPublication(f fields, in names) *registry.Record {
+	r := &registry.Record{Clock: f.clock, Gone: f.gone}
+	good := true
+	ok := eachField(f.key, func(num protowire.Number, _ uint64, data []byte) {
+		switch num {
+		case 1:
+			r.Client = string(data)
+		case 2:
+			r.Service.Namespace = in.get(data)
+		case 3:
+			r.Service.Group = in.get(data)
+		case 4:
+			r.Service.Name = in.get(data)
+		}
+	})
+	ok = ok && utf8.ValidString(r.Client+r.Service.Namespace+r.Service.Group+r.Service.Name) && eachField(f.value, func(num protowire.Number, v uint64, data []byte) {
+		switch num {
+		case 1:
+			r.Kind = registry.Kind(v)
+		case 2:
+			r.Batch = v != 0
+		case 3:
+			r.Moving = v != 0
+		case 4:
+			r.Cause = registry.Cause(in.get(data))
+		case 5:
+			if !f.gone {
+				i, fine := readInstance(data, in)
+				r.Instances = append(r.Instances, i)
+				good = good && fine
+			}
+		case 6:
+			h, fine := readHide(data, in)
+			r.Hides = append(r.Hides, h)
+			good = good && fine
+		case 7:
+			r.Redo = int(min(v, 1<<16-1))
+		}
+	})
+	if !ok || !good || !utf8.ValidString(string(r.Cause)) {
 		return nil
 	}
-	r := &registry.Record{
-		RecordKey: registry.RecordKey{Client: k.GetClient(), Service: registry.ServiceKey{Namespace: k.GetNamespace(), Group: k.GetGroup(), Name: k.GetService()}},
-		Kind:      registry.Kind(p.GetClientKind()), Clock: f.clock, Cause: registry.Cause(p.GetCause()), Gone: f.gone,
-		Batch: p.GetBatch(), Moving: p.GetMoving(), Redo: int(min(p.GetRedoSeconds(), 1<<16-1)),
-	}
-	if len(p.GetInstances()) > 0 && !f.gone {
-		r.Instances = make([]registry.Published, 0, len(p.GetInstances()))
-		instances := make([]registry.Instance, len(p.GetInstances()))
-		for n, m := range p.GetInstances() {
-			i := &instances[n]
-			*i = registry.Instance{InstanceKey: registry.InstanceKey{IP: m.GetIp(), Port: int(m.GetPort()), Cluster: m.GetCluster()}, ID: m.GetId(),
-				Weight: m.GetWeight(), Healthy: m.GetHealthy(), Enabled: m.GetEnabled()}
-			if md := m.GetMetadata(); len(md)%2 != 0 {
-				return nil
-			} else if len(md) > 0 {
-				i.Metadata = make(registry.Metadata, 0, len(md)/2)
-				for j := 0; j < len(md); j += 2 {
-					i.Metadata = append(i.Metadata, registry.KV{Key: md[j], Value: md[j+1]})
-				}
-			}
-			r.Instances = append(r.Instances, registry.Published{Instance: i, Since: registry.Stamp(m.GetSince())})
-		}
-	}
-	for _, h := range p.GetHides() {
-		r.Hides = append(r.Hides, registry.Hide{InstanceKey: registry.InstanceKey{IP: h.GetIp(), Port: int(h.GetPort()), Cluster: h.GetCluster()},
-			UpTo: registry.Stamp(h.GetUpTo()), Made: registry.Stamp(h.GetMade()), Strong: h.GetStrong()})
-	}
 	return r
+}
+
+func readInstance(b []byte, in names) (p registry.Published, ok bool) {
+	i := &registry.Instance{}
+	p.Instance = i
+	var last registry.KV
+	odd := false
+	text := true
+	ok = eachField(b, func(num protowire.Number, v uint64, data []byte) {
+		text = text && (data == nil || utf8.Valid(data))
+		switch num {
+		case 1:
+			i.IP = string(data)
+		case 2:
+			i.Port = int(uint32(v))
+		case 3:
+			i.Cluster = in.get(data)
+		case 4:
+			i.ID = string(data)
+		case 5:
+			i.Weight = math.Float64frombits(v)
+		case 6:
+			i.Healthy = v != 0
+		case 7:
+			i.Enabled = v != 0
+		case 8:
+			if odd = !odd; odd {
+				last.Key = in.get(data)
+			} else {
+				last.Value = string(data)
+				i.Metadata = append(i.Metadata, last)
+			}
+		case 9:
+			p.Since = registry.Stamp(v)
+		}
+	})
+	// Readers divide by weights, and JSON knows no other numbers.
+	return p, ok && text && !odd && i.Weight >= 0 && !math.IsInf(i.Weight, 1)
+}
+
+func readHide(b []byte, in names) (h registry.Hide, ok bool) {
+	text := true
+	ok = eachField(b, func(num protowire.Number, v uint64, data []byte) {
+		text = text && (data == nil || utf8.Valid(data))
+		switch num {
+		case 1:
+			h.IP = string(data)
+		case 2:
+			h.Port = int(uint32(v))
+		case 3:
+			h.Cluster = in.get(data)
+		case 4:
+			h.UpTo = registry.Stamp(v)
+		case 5:
+			h.Made = registry.Stamp(v)
+		case 6:
+			h.Strong = v != 0
+		}
+	})
+	return h, ok && text
 }
 
 func encodeProbe(p registry.Probe) (key, value []byte) {

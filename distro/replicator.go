@@ -156,11 +156,11 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Awake: func() {}, Outlived: func() {},
-		Leases: Leases{Detection: 2500 * time.Millisecond, Refused: 10 * time.Second, Silent: 22 * time.Second, Cap: time.Minute,
+		Leases: Leases{Detection: 2500 * time.Millisecond, Heads: time.Second, Refused: 10 * time.Second, Silent: 22 * time.Second, Cap: time.Minute,
 			Restart: 30 * time.Second, RedoRate: 2000, MovingFor: 10 * time.Second, ProbeBound: 3 * time.Minute, PauseBound: 3 * time.Minute},
 		Tick: time.Second, BusyFor: 10 * time.Millisecond, BusyBytes: 64 << 10, ReliableFor: 50 * time.Millisecond,
 		GossipFrames: true, GossipPerSecond: 20, GossipHeads: 5 * time.Second, PullDelay: 250 * time.Millisecond, PullTimeout: 10 * time.Second,
-		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 200,
+		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 1000,
 		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 1024, StagedBytes: 1 << 30,
 		CatchUp: 10 * time.Second, JoinAlone: 5 * time.Second,
 		SnapshotEvery: 10 * time.Second, SnapshotAge: 5 * time.Minute,
@@ -196,10 +196,16 @@ type Replicator struct {
 	wg      sync.WaitGroup
 	once    struct{ outlived sync.Once }
 
-	// Lock order: an outbox's mu, then mu. dirty's mu is a leaf. None is held
-	// over a call of Registry, Peers or the callbacks, but for an outbox's,
-	// which orders the calls of Registry for one life.
-	dirty dirtyKeys
+	// Lock order: writing or an outbox's mu, then mu. dirty's mu is a leaf. None
+	// is held over a call of Registry, Peers or the callbacks, but for an
+	// outbox's, which orders the calls of Registry for one life, and writing,
+	// over Take.
+	dirty   dirtyKeys
+	writing sync.Mutex // by who writes the own life
+
+	dialler   *dialler
+	leaseDue  chan struct{} // one slot: look at the leases
+	probesDue chan struct{} // one slot: there is something to dial
 
 	mu          sync.Mutex
 	stopped     bool
@@ -224,6 +230,7 @@ type Replicator struct {
 	gossip     gossipState
 	transfers  uint64
 	changes    uint64 // of what a snapshot holds
+	notes      []note
 }
 
 // New makes a replicator that does nothing yet. It panics if the options are
@@ -236,6 +243,7 @@ func New(o Options) *Replicator {
 		epochs: map[string]uint64{o.Life.Node: o.Life.Epoch}, members: map[string]Member{}, peers: map[string]*peer{},
 		staged: map[stageKey]*staged{}, pulling: map[registry.Life]*pull{}, logged: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.dialler, d.leaseDue, d.probesDue = newDialler(), make(chan struct{}, 1), make(chan struct{}, 1)
 	d.dirty = dirtyKeys{keys: map[registry.RecordKey]struct{}{}, wake: make(chan struct{}, 1)}
 	d.preserve = preservation{aliveSince: map[string]time.Time{}, stable: map[string]bool{}}
 	for _, id := range o.Stable {
@@ -261,6 +269,7 @@ func (d *Replicator) Start() {
 	d.goLoop("write", d.writeLoop)
 	d.goLoop("tick", d.tickLoop)
 	d.goLoop("probe", d.probeLoop)
+	d.goLoop("dial", d.dialLoop)
 	if d.opts.Save != nil {
 		d.goLoop("snapshot", d.snapshotLoop)
 	}
@@ -275,6 +284,7 @@ func (d *Replicator) Stop() {
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()
+	d.carryAll()
 	if !stopped && d.opts.Save != nil {
 		d.writePending()
 		d.save()
@@ -355,10 +365,27 @@ func (d *Replicator) carryAll() {
 	for id := range d.outboxes {
 		ids = append(ids, id)
 	}
+	notes := d.notes
+	d.notes = nil
 	d.mu.Unlock()
+	for _, n := range notes {
+		n.log(n.text, n.fields...)
+	}
 	for _, id := range ids {
 		d.carry(id)
 	}
+}
+
+// A note is a line for the log, which is written without the lock: with the
+// next calls that are carried, at the latest after a tick.
+type note struct {
+	log    func(string, ...zap.Field)
+	text   string
+	fields []zap.Field
+}
+
+func (d *Replicator) noteLocked(log func(string, ...zap.Field), text string, fields ...zap.Field) {
+	d.notes = append(d.notes, note{log, text, fields})
 }
 
 // refuse counts what a peer sent, and logs it once per peer and reason.
@@ -372,6 +399,6 @@ func (d *Replicator) refuseLocked(from, reason string, err error) {
 	d.metrics.refused.WithLabelValues(reason).Inc()
 	if key := from + " " + reason; !d.logged[key] && len(d.logged) < 10_000 {
 		d.logged[key] = true
-		d.log.Warn("peer sent what is not taken", zap.String("peer", from), zap.String("reason", reason), zap.Error(err))
+		d.noteLocked(d.log.Warn, "peer sent what is not taken", zap.String("peer", from), zap.String("reason", reason), zap.Error(err))
 	}
 }

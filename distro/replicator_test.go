@@ -88,7 +88,7 @@ func TestRefused(t *testing.T) {
 		{"own node, later run", badAboveOwn, at(peer, func(h *pb.Heads) { h.Heads[0].Life = lifeMessage(testLife(9, 6)) })},
 		{"of a node that nobody knows", badOwner, frame(testLife(7, 1), 0, 1, record)},
 		{"damaged record", badRecord, frame(peer, 0, 1, record[1:])},
-		{"record outside of its frame", badRecord, frame(peer, 1-1, 0, record)},
+		{"record outside of its frame", badRecord, frame(peer, 0, 0, record)},
 		{"record from tomorrow", badClock, frame(peer, 0, 1, late)},
 		{"unreadable value", badUnreadable, frame(peer, 0, 1, nonsense)},
 		{"gap", badGap, frame(peer, 5, 6)},
@@ -151,8 +151,8 @@ func TestOutlived(t *testing.T) {
 		w.see(0, 1, Alive)
 		w.connect(1, 0)
 		time.Sleep(2 * time.Second)
-		if w.nodes[0].outlived != 1 {
-			t.Fatalf("told %d times", w.nodes[0].outlived)
+		if w.nodes[0].outlived.Load() != 1 {
+			t.Fatalf("told %d times", w.nodes[0].outlived.Load())
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestUnknownKindIsHandedOn(t *testing.T) {
 		w.sever(0, 2, true)
 		d := w.nodes[0].d
 		raw := encodeRecord(77, "key", 1, w.nodes[0].clock.Now(), false, []byte("value"))
-		r, err := decodeRecord(raw)
+		r, err := decodeRecord(raw, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -217,7 +217,7 @@ func TestReadiness(t *testing.T) {
 				w.registerBig(w.nodes[0].reg.Open(fmt.Sprint("c", i), registry.Connection), 1000+i, strings.Repeat("x", 200_000))
 			}
 			time.Sleep(time.Second)
-			w.partDelay = 300 * time.Millisecond
+			w.set(func() { w.partDelay = 300 * time.Millisecond })
 			w.start(1)
 			w.see(0, 1, Alive)
 			w.see(1, 0, Alive)
@@ -385,7 +385,7 @@ func TestWriterCarriesHides(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, h := range readPublication(f).Hides {
+				for _, h := range readPublication(f, nil).Hides {
 					ports = append(ports, h.Port)
 				}
 			}
@@ -400,11 +400,11 @@ func TestWriterCarriesHides(t *testing.T) {
 		if got := hides(); len(got) != 3 {
 			t.Fatalf("hides of %v", got)
 		}
-		before := d.own.applied
+		before := w.applied(0)
 		d.Wrote(registry.RecordKey{Client: "a", Service: testService})
 		d.Wrote(registry.RecordKey{Client: "stranger", Service: testService})
 		time.Sleep(time.Second)
-		if d.own.applied != before {
+		if w.applied(0) != before {
 			t.Error("nothing has changed, and it was written")
 		}
 		time.Sleep(11 * time.Minute)
@@ -476,8 +476,8 @@ func TestLifeThatNeverWas(t *testing.T) {
 			d.Message(of.Node, Gossip, headsOf(of, now, &pb.Head{Life: lifeMessage(never), Applied: 1, OwnerClock: uint64(registry.StampAt(now))}))
 			d.Message(of.Node, Gossip, encode(&pb.Message{Body: &pb.Message_Frame{Frame: &pb.Frame{Life: lifeMessage(never), To: 1, Whole: true}}}))
 		}
-		if w.refused(0, badEarly) != 4 {
-			t.Errorf("refused %v", w.refused(0, badEarly))
+		if got := testutil.ToFloat64(d.metrics.refused.WithLabelValues(badEarly)); got != 4 {
+			t.Errorf("refused %v", got)
 		}
 		time.Sleep(time.Minute)
 		w.expectState(0, b, registry.Living)

@@ -88,6 +88,7 @@ func (d *Replicator) startSenderLocked(p *peer) {
 	if p.cancel != nil || d.stopped || p.id == d.self.Node {
 		return
 	}
+	p.fresh, p.headsDue = true, true // an earlier sender may have lost what it took
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(d.ctx)
 	d.goLoopLocked(ctx, "send", func(ctx context.Context) { d.sendLoop(ctx, p) })

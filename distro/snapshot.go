@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -61,12 +63,17 @@ func (d *Replicator) save() bool {
 		return false
 	}
 	hs := &pb.Heads{Life: lifeMessage(d.self), Clock: uint64(d.opts.Clock.Now()), Full: true}
-	var cuts []cut
-	for _, l := range d.lives {
-		hs.Heads = append(hs.Heads, l.head())
-		cuts = append(cuts, l.cut(0))
-	}
+	ids := slices.Collect(maps.Keys(d.lives))
 	d.mu.Unlock()
+	var cuts []cut
+	for _, id := range ids { // one after the other: a large life takes its time
+		d.mu.Lock()
+		if l := d.lives[id]; l != nil {
+			hs.Heads = append(hs.Heads, l.head())
+			cuts = append(cuts, l.cut(0))
+		}
+		d.mu.Unlock()
+	}
 	err := d.opts.Save(func(w io.Writer) error { return writeSnapshot(w, hs, cuts) })
 	if err != nil {
 		d.metrics.snapshotsFailed.Inc()

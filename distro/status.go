@@ -36,6 +36,7 @@ type LifeStatus struct {
 	DigestMatched               time.Time // zero: never
 	Instances                   int       // named by its publications
 	Silent                      bool      // of an orphan: its node gives no answer
+	Waning                      bool      // of an orphan: only its slow clients have a lease
 	OrphanedAt, Dropped, Expire time.Time // zero: not
 	LeaseLeft, Paused           time.Duration
 	Probing                     bool
@@ -87,6 +88,7 @@ func (d *Replicator) Status() Status {
 		switch l.state {
 		case registry.Orphaned:
 			ls.Silent, ls.OrphanedAt, ls.Expire = l.silent, l.orphanedAt.Time(), time.UnixMilli(l.deadline+l.paused)
+			ls.Waning = l.waned
 			ls.LeaseLeft = max(0, time.Duration(l.deadline+l.paused-now)*time.Millisecond)
 			ls.Paused, ls.Probing = time.Duration(l.paused)*time.Millisecond, l.probing.due
 			left = min(left, max(0, d.opts.Leases.PauseBound-ls.Paused))

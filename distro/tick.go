@@ -11,17 +11,67 @@ import (
 )
 
 // tickLoop judges everything that depends on time. Its work is O(lives +
-// members), not O(clients).
+// members), not O(clients). Leases end when they are over, not with the next
+// tick: a second counts for those who call what is dead.
 func (d *Replicator) tickLoop(ctx context.Context) {
 	ticker := time.NewTicker(d.opts.Tick)
 	defer ticker.Stop()
 	for {
+		due := time.NewTimer(d.untilDue())
 		select {
 		case <-ticker.C:
 			d.tick()
+		case <-due.C:
+			d.leases()
+		case <-d.leaseDue:
+			d.leases()
 		case <-ctx.Done():
+		}
+		due.Stop()
+		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// untilDue is the time to the next moment at which the clock alone changes
+// what is to become of an orphan.
+func (d *Replicator) untilDue() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := d.opts.Tick.Milliseconds()
+	if d.catchingUp {
+		return d.opts.Tick
+	}
+	now, early := d.now(), d.opts.ProbeTimeout.Milliseconds()
+	for _, l := range d.lives {
+		if l.state != registry.Orphaned {
+			continue
+		}
+		end := l.deadline + l.paused
+		for _, at := range []int64{end - early, end, end + l.extra(d.opts.Leases) - early, end + l.extra(d.opts.Leases)} {
+			if at > now {
+				next = min(next, at-now)
+			}
+		}
+	}
+	return time.Duration(next) * time.Millisecond
+}
+
+func (d *Replicator) leases() {
+	d.opts.Awake()
+	d.mu.Lock()
+	due := d.leasesLocked(0)
+	d.mu.Unlock()
+	d.drop(due)
+	d.carryAll()
+}
+
+// mark fills a slot.
+func mark(slot chan struct{}) {
+	select {
+	case slot <- struct{}{}:
+	default:
 	}
 }
 
@@ -45,12 +95,13 @@ func (d *Replicator) tick() {
 		p.poke()
 	}
 	d.mu.Unlock()
+	d.dialler.forget()
 	d.drop(due)
 	d.carryAll()
 	d.gossipHeads(now)
 }
 
-// leasesLocked returns the lives that are to be dropped.
+// leasesLocked returns the lives that are to be dropped, in part or as a whole.
 func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 	if d.catchingUp {
 		return nil
@@ -64,21 +115,35 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 		case v == pause:
 			l.paused += passed.Milliseconds()
 		case v == dial:
-			l.probing.due = true
+			if !l.probing.due {
+				l.probing.due = true
+				mark(d.probesDue)
+			}
 			if l.probing.scanned && l.probing.visible == 0 {
 				due = append(due, l.id)
 			}
-		case v == expire:
+		case v == expire, v == wane && !l.waned:
 			due = append(due, l.id)
+		case v == wane:
 		default:
-			l.probing = probing{} // another lease was raised meanwhile
+			// A dial takes a while, so it begins before; it counts when the lease
+			// is over.
+			early := d.verdictLocked(l, now+d.opts.ProbeTimeout.Milliseconds()) == dial
+			if early && !l.probing.early {
+				mark(d.probesDue)
+			}
+			l.probing = probing{early: early} // not due, or not any more: another lease was raised meanwhile
+			if now < l.deadline+l.paused {
+				d.waneLocked(l, false) // its own was
+			}
 		}
 	}
 	return due
 }
 
 func (d *Replicator) verdictLocked(l *life, now int64) verdict {
-	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused, silent: l.silent},
+	return d.opts.Leases.judge(orphan{now: now, orphanedAt: l.orphanedAt.Millis(), deadline: l.deadline, paused: l.paused,
+		extra: l.extra(d.opts.Leases), silent: l.silent},
 		surroundings{preserving: d.preserve.active(), silentLeaseRuns: d.silentLeaseRunsLocked(l, now),
 			someoneSilent: d.someoneSilentLocked(), probe: d.opts.ProbeEvery > 0})
 }
@@ -101,7 +166,10 @@ func (d *Replicator) drop(due []registry.Life) {
 		if l == nil || l.state != registry.Orphaned {
 			continue
 		}
-		if v := d.verdictLocked(l, now); v == expire || v == dial && l.probing.visible == 0 {
+		switch v := d.verdictLocked(l, now); {
+		case v == wane:
+			d.waneLocked(l, true)
+		case v == expire, v == dial && l.probing.visible == 0:
 			d.dropLocked(l, d.opts.Clock.Now(), "its lease is over")
 		}
 	}
@@ -156,17 +224,14 @@ func (d *Replicator) Members(ms []Member) {
 		was, known := old[id]
 		switch {
 		case m.State == Alive:
-			if known && was.State == Silent {
+			if known && was.State == Silent || !known && d.saidSilentLocked(id) {
 				d.catchUpAgainLocked()
 			}
-			if d.ctx.Err() == nil && p.cancel == nil {
-				p.headsDue = true
-				d.startSenderLocked(p)
-			}
+			d.startSenderLocked(p)
 		case !known || was.State == Alive:
 			d.stopSenderLocked(p)
 			p.ready, p.targets = false, nil
-			d.log.Info("member is gone", zap.String("peer", m.Name), zap.Stringer("state", m.State))
+			d.noteLocked(d.log.Info, "member is gone", zap.String("peer", m.Name), zap.Stringer("state", m.State))
 		}
 	}
 	for id, p := range d.peers { // membership has forgotten them

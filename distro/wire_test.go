@@ -71,7 +71,7 @@ func samples() map[string][]byte {
 func sampleLife(records map[string][]byte) *life {
 	l := newLife(testLife(1, 1_700_000_000_000))
 	for _, name := range []string{"publication", "tombstone", "probe", "unknown"} {
-		d, err := decodeRecord(records[name])
+		d, err := decodeRecord(records[name], nil)
 		if err != nil {
 			panic(err)
 		}
@@ -98,7 +98,7 @@ func TestWire1(t *testing.T) {
 		}
 		switch name {
 		case "publication", "tombstone", "probe", "unknown":
-			if d, err := decodeRecord(was); err != nil || d.unreadable {
+			if d, err := decodeRecord(was, nil); err != nil || d.unreadable {
 				t.Errorf("%s: %v", name, err)
 			}
 		default:
@@ -115,7 +115,7 @@ func TestWire1(t *testing.T) {
 
 func TestPublicationRoundTrip(t *testing.T) {
 	want := samplePublication()
-	d, err := decodeRecord(encodeSample(want, 5))
+	d, err := decodeRecord(encodeSample(want, 5), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestPublicationRoundTrip(t *testing.T) {
 
 func TestProbeRoundTrip(t *testing.T) {
 	key, value := encodeProbe(sampleProbe())
-	d, err := decodeRecord(encodeRecord(kindProbe, string(key), 1, 1, true, value))
+	d, err := decodeRecord(encodeRecord(kindProbe, string(key), 1, 1, true, value), nil)
 	if err != nil || d.probe == nil || !reflect.DeepEqual(*d.probe, sampleProbe()) {
 		t.Errorf("%+v, %v", d.probe, err)
 	}
@@ -156,18 +156,27 @@ func TestBadRecords(t *testing.T) {
 	for n := range good {
 		bad := bytes.Clone(good)
 		bad[n] ^= 0x40
-		if _, err := decodeRecord(bad); !errors.Is(err, ErrRecordHash) && !errors.Is(err, ErrRecordTruncated) {
+		if _, err := decodeRecord(bad, nil); !errors.Is(err, ErrRecordHash) && !errors.Is(err, ErrRecordTruncated) {
 			t.Fatalf("byte %d changed: %v", n, err)
 		}
-		if _, err := decodeRecord(good[:n]); err == nil {
+		if _, err := decodeRecord(good[:n], nil); err == nil {
 			t.Fatalf("cut to %d bytes", n)
 		}
 	}
-	if _, err := decodeRecord(encodeRecord(9, "k", 0, 1, false, nil)); !errors.Is(err, ErrRecordTruncated) {
+	if _, err := decodeRecord(encodeRecord(9, "k", 0, 1, false, nil), nil); !errors.Is(err, ErrRecordTruncated) {
 		t.Errorf("version 0: %v", err)
 	}
+	for _, weight := range []float64{-1, math.NaN(), math.Inf(1)} {
+		r := samplePublication()
+		i := *r.Instances[0].Instance
+		i.Weight = weight
+		r.Instances = []registry.Published{{Instance: &i}}
+		if d, err := decodeRecord(encodeSample(r, 1), nil); err != nil || !d.unreadable {
+			t.Errorf("weight %v: %v", weight, err)
+		}
+	}
 	// Its owner wrote nonsense: kept and handed on, and shown by nobody.
-	d, err := decodeRecord(encodeRecord(kindPublication, "\xff", 1, 1, false, []byte("\xff\xff")))
+	d, err := decodeRecord(encodeRecord(kindPublication, "\xff", 1, 1, false, []byte("\xff\xff")), nil)
 	if err != nil || !d.unreadable || d.publication != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -179,7 +188,7 @@ func TestNotUTF8(t *testing.T) {
 	i := *r.Instances[0].Instance
 	i.Metadata = registry.Metadata{{Key: "k", Value: "\xfe"}}
 	r.Instances = []registry.Published{{Instance: &i, Since: 1}}
-	d, err := decodeRecord(encodeSample(r, 1))
+	d, err := decodeRecord(encodeSample(r, 1), nil)
 	if err != nil || d.publication == nil || d.publication.Instances[0].Metadata[0].Value != "\uFFFD" {
 		t.Fatalf("%+v, %v", d.publication, err)
 	}
@@ -219,7 +228,7 @@ func FuzzRecord(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, err := decodeRecord(b)
+		d, err := decodeRecord(b, nil)
 		if err != nil {
 			return
 		}
@@ -227,7 +236,7 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("%+v", d.record)
 		}
 		if d.publication != nil { // what can be read can be written
-			again, err := decodeRecord(encodeSample(*d.publication, d.version))
+			again, err := decodeRecord(encodeSample(*d.publication, d.version), nil)
 			if err != nil || again.publication == nil {
 				t.Errorf("%v", err)
 			}

@@ -7,15 +7,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -55,7 +56,7 @@ type node struct {
 	stalled  bool
 	state    map[int]MemberState
 	snapshot []byte
-	outlived int
+	outlived atomic.Int32
 	skew     time.Duration
 }
 
@@ -106,7 +107,7 @@ func (w *world) start(n int) {
 	o := DefaultOptions()
 	o.Peers, o.Life, o.Clock, o.Metrics, o.Logger, o.Joined = nd, nd.life, nd.clock, nd.metrics, zap.NewNop(), len(w.nodes) > 1
 	o.Awake = nd.awake
-	o.Outlived = func() { nd.outlived++ }
+	o.Outlived = func() { nd.outlived.Add(1) }
 	o.Dial = func(ctx context.Context, addr string) error {
 		w.mu.Lock()
 		w.dials[addr]++
@@ -261,6 +262,24 @@ func (w *world) severStream(a, b int) {
 	w.mu.Unlock()
 }
 
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) dialled() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.dials)
+}
+
+func (w *world) intn(n int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rnd.IntN(n)
+}
+
 var errDown = errors.New("no way to the peer")
 
 func (w *world) find(id string) *node {
@@ -367,7 +386,10 @@ func (nd *node) Pull(ctx context.Context, id string, req []byte, part func([]byt
 		return errDown
 	}
 	return from.d.Serve(ctx, nd.life.Node, req, func(b []byte) error {
-		time.Sleep(w.partDelay)
+		w.mu.Lock()
+		wait := w.partDelay
+		w.mu.Unlock()
+		time.Sleep(wait)
 		if !ok() {
 			return errDown
 		}
@@ -477,6 +499,7 @@ func (w *world) expectCount(n int, name string, want float64) {
 	}
 }
 
-func (w *world) refused(n int, reason string) float64 {
-	return testutil.ToFloat64(w.nodes[n].d.metrics.refused.WithLabelValues(reason))
+func (w *world) applied(n int) uint64 {
+	l, _ := w.lifeState(n, w.nodes[n].life)
+	return l.Applied
 }

@@ -67,7 +67,7 @@ func (q *dirtyKeys) clean() bool {
 	return len(q.keys) == 0 && len(q.probes) == 0 && !q.busy
 }
 
-// writeLoop is the only writer of the own life.
+// writeLoop is the writer of the own life; Stalled writes too.
 func (d *Replicator) writeLoop(ctx context.Context) {
 	for {
 		select {
@@ -83,14 +83,22 @@ func (d *Replicator) writeLoop(ctx context.Context) {
 const writeBatch = 512
 
 func (d *Replicator) writePending() {
-	for {
-		keys, probes := d.dirty.take(writeBatch)
-		if len(keys) == 0 && len(probes) == 0 {
-			return
-		}
-		d.write(keys, probes)
+	for d.writeSome() {
 		d.gossipFrame()
 	}
+}
+
+// writeSome writes a part of what was marked, and reports whether there was
+// any. When it has returned false, all that was marked before is in the life.
+func (d *Replicator) writeSome() bool {
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	keys, probes := d.dirty.take(writeBatch)
+	if len(keys) == 0 && len(probes) == 0 {
+		return false
+	}
+	d.write(keys, probes)
+	return true
 }
 
 // A draft is a record without its version.
@@ -172,7 +180,7 @@ func (d *Replicator) draft(k registry.RecordKey, key []byte, before *record) (dr
 	if before != nil {
 		old, _ = readFields(before.raw)
 		if before.hides {
-			if p := readPublication(old); p != nil {
+			if p := readPublication(old, nil); p != nil {
 				var cut int
 				is.Hides, cut = mergeHides(is.Hides, p.Hides, registry.StampAt(d.now()-d.opts.Grace.Milliseconds()), d.opts.MaxHides)
 				d.metrics.hidesCut.Add(float64(cut))

@@ -26,11 +26,15 @@ func (o *Options) clusterOptions(dir *DataDir, handlers cluster.Handlers, metric
 	if err != nil {
 		return cluster.Options{}, err
 	}
+	var addrs []string
+	for _, k := range dir.Members() {
+		addrs = append(addrs, k.Gossip)
+	}
 	return cluster.Options{
 		ID: dir.NodeID, Name: o.Name, Epoch: dir.Epoch, ClusterID: id, Version: o.Version, Wire: distro.Wire,
 		Bind: o.Bind, Advertise: o.Advertise,
 		HTTPPort: o.Port, GRPCPort: o.GRPCPort, PeerPort: o.PeerPort, RaftPort: o.RaftPort, GossipPort: o.GossipPort,
-		Join: o.Join, Port: o.Port, Expect: o.expected(), Known: dir.Members(),
+		Join: o.Join, Port: o.Port, Expect: o.expected(), Known: addrs,
 		Keys: keys, CertFile: o.PeerCert, KeyFile: o.PeerKey, CAFile: o.PeerCA,
 		Lookup: o.Lookup, Listen: o.Listen, Dial: o.Dial, Transport: o.Gossip,
 		ProbeInterval: o.ProbeInterval, ProbeTimeout: o.ProbeTimeout, RejoinInterval: o.Rejoin,
@@ -164,14 +168,12 @@ func targets(v *cluster.View, ready []string) (ts []grpcapi.Target, others bool)
 	return ts, others
 }
 
-// gossipAddrs are where the other members can be found after a restart.
-func gossipAddrs(v *cluster.View) []string {
-	var addrs []string
+// known is what a restart of this node should know of the others.
+func known(v *cluster.View, stable []string) (ks []Known) {
 	for _, m := range v.Members {
 		if !m.Self && m.State != cluster.Left && m.Gossip.IsValid() {
-			addrs = append(addrs, m.Gossip.String())
+			ks = append(ks, Known{m.ID, m.Gossip.String(), slices.Contains(stable, m.ID)})
 		}
 	}
-	return addrs
+	return ks
 }
-

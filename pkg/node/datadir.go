@@ -27,7 +27,7 @@ import (
 //	clock    high-water mark of the registry's clock, decimal
 //
 //	cluster-id         32 hex digits, once the cluster has one
-//	members            where other members could be reached by gossip, one in a line
+//	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
 //
 // A file is replaced as a whole and is on disk before anybody relies on it,
@@ -163,19 +163,40 @@ func (d *DataDir) SaveClusterID(id string) error {
 	return d.write("cluster-id", id)
 }
 
-// Members are gossip addresses of members that were seen in earlier runs: what
-// is read is only tried, so a damaged file does no harm.
-func (d *DataDir) Members() []string {
+// A Known member is one line of the file members: id, gossip address, and the
+// word "stable" if a majority is counted with it (design §6).
+type Known struct {
+	ID, Gossip string
+	Stable     bool
+}
+
+// Members are those that were known in earlier runs. What is read only helps
+// to find the others, so a damaged line does no harm.
+func (d *DataDir) Members() (known []Known) {
 	s, err := d.read("members")
 	if err != nil {
 		return nil
 	}
-	return strings.Fields(s)
+	for line := range strings.Lines(s) {
+		f := strings.Fields(line)
+		if len(f) == 2 || len(f) == 3 && f[2] == "stable" {
+			known = append(known, Known{f[0], f[1], len(f) == 3})
+		}
+	}
+	return known
 }
 
 // SaveMembers replaces them.
-func (d *DataDir) SaveMembers(addrs []string) error {
-	return d.write("members", strings.Join(addrs, "\n"))
+func (d *DataDir) SaveMembers(known []Known) error {
+	var b strings.Builder
+	for _, k := range known {
+		b.WriteString(k.ID + " " + k.Gossip)
+		if k.Stable {
+			b.WriteString(" stable")
+		}
+		b.WriteByte('\n')
+	}
+	return d.write("members", strings.TrimSuffix(b.String(), "\n"))
 }
 
 // OpenSnapshot opens the registry's snapshot. The error is fs.ErrNotExist if

@@ -2,10 +2,14 @@ package node
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -249,5 +253,79 @@ func writeFile(t *testing.T, dir, name, content string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestMembersAreKept(t *testing.T) {
+	d := open(t, t.TempDir())
+	defer d.Close()
+	if got := d.Members(); got != nil {
+		t.Errorf("at first: %v", got)
+	}
+	want := []Known{{"a", "10.0.0.1:7946", true}, {"b", "[::1]:7946", false}}
+	if err := d.SaveMembers(want); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Members(); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	// A damaged line costs no more than itself.
+	if err := d.write("members", "\x00\na 10.0.0.1:7946 stable\nb c d e"); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.Members(); !slices.Equal(got, want[:1]) {
+		t.Errorf("damaged: %v", got)
+	}
+	if err := d.SaveMembers(nil); err != nil || d.Members() != nil {
+		t.Errorf("none: %v, %v", d.Members(), err)
+	}
+}
+
+func TestClusterIDIsChecked(t *testing.T) {
+	d := open(t, t.TempDir())
+	defer d.Close()
+	if id, err := d.ClusterID(); id != "" || err != nil {
+		t.Errorf("at first %q, %v", id, err)
+	}
+	id := strings.Repeat("0a", 16)
+	if err := d.SaveClusterID(id); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := d.ClusterID(); got != id || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := d.write("cluster-id", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.ClusterID(); err == nil || !strings.Contains(err.Error(), "cluster-id is damaged") {
+		t.Errorf("damaged: %v", err)
+	}
+}
+
+func TestSnapshotIsReplacedAsAWhole(t *testing.T) {
+	d := open(t, t.TempDir())
+	defer d.Close()
+	if _, err := d.OpenSnapshot(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("at first: %v", err)
+	}
+	save := func(content string, fail error) error {
+		return d.SaveSnapshot(func(w io.Writer) error {
+			_, err := io.WriteString(w, content)
+			return errors.Join(err, fail)
+		})
+	}
+	if err := save("first", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := save("half", errors.New("no more")); err == nil {
+		t.Error("a failed write is no error")
+	}
+	f, err := d.OpenSnapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if b, err := io.ReadAll(f); string(b) != "first" || err != nil {
+		t.Errorf("%q, %v", b, err)
 	}
 }

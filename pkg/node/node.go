@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -156,9 +157,6 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			},
 			Members: func(v *cluster.View) {
 				replicator.Members(distroMembers(v))
-				if err := dir.SaveMembers(gossipAddrs(v)); err != nil {
-					log.Error("the members cannot be saved; after a restart this node finds them by --join only", zap.Error(err))
-				}
 			},
 			ClusterID: func(id string) {
 				if err := dir.SaveClusterID(id); err != nil {
@@ -177,6 +175,11 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	do := opts.distroOptions()
 	do.Registry, do.Peers, do.Life, do.Clock, do.Awake = reg, peers, life, clock, pulse.awake
 	do.Load, do.Save = dir.OpenSnapshot, dir.SaveSnapshot
+	for _, k := range dir.Members() {
+		if k.Stable {
+			do.Stable = append(do.Stable, k.ID)
+		}
+	}
 	do.Outlived = func() { n.fail(ErrOutlived) }
 	do.Logger, do.Metrics = log, metrics
 	replicator = distro.New(do)
@@ -295,9 +298,26 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		n.later("leave the cluster", func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
-			return members.Leave(ctx)
+			// No failure of the stop: whoever did not hear it finds that the
+			// process is gone, as when it crashes.
+			if err := members.Leave(ctx); err != nil && ctx.Err() == nil {
+				log.Info("not all others heard that this node leaves; they may be stopping too", zap.Error(err))
+			}
+			return nil
 		})
 		every("keys", 10*time.Second, opts.watchKeys(members.SetKeys))
+		saved := dir.Members()
+		every("members", 5*time.Second, func() {
+			now := known(members.View(), replicator.Stable())
+			if slices.Equal(now, saved) {
+				return
+			}
+			if err := dir.SaveMembers(now); err != nil {
+				log.Error("the members cannot be saved; after a restart this node finds them by --join only", zap.Error(err))
+				return
+			}
+			saved = now
+		})
 	}
 
 	// What follows is undone first. HTTP answers longest: until the end,

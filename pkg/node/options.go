@@ -50,7 +50,8 @@ type Options struct {
 	Join []string
 	// Expect is how many nodes form the cluster at first: only then, and once,
 	// it gets its id. 0 stands for "with Join: join a cluster that there is,
-	// without: be one". Flag --expect.
+	// without: be one"; 1 with Join for "join, and if nobody is there within
+	// 5s, be the first". Flag --expect.
 	Expect int
 	// GossipKeyFile holds the secrets that the nodes share, one in a line: the
 	// first is used, all are accepted. The file is read again when it has
@@ -424,8 +425,6 @@ func (o *Options) Validate() error {
 		wrong("expect", "%d: a cluster has at least one node", o.Expect)
 	case o.Expect > 1 && len(o.Join) == 0:
 		wrong("expect", "%d: needs --join, or the nodes never meet", o.Expect)
-	case o.Expect == 1 && len(o.Join) > 0:
-		wrong("expect", "1: does not go with --join: this node would not wait for the others; leave it out to join a cluster, or give the number of nodes that start it")
 	}
 	if given := b2i(o.PeerCert != "") + b2i(o.PeerKey != "") + b2i(o.PeerCA != ""); given != 0 && given != 3 {
 		wrong("peer-cert", "--peer-cert, --peer-key and --peer-ca belong together")

@@ -33,6 +33,9 @@ const (
 	Orphaned
 	// Dropped: its records are not served, and what they named is hidden.
 	Dropped
+	// Waning: as Orphaned for clients that are known to need long to register
+	// again ([Client.Redo]), as Dropped for all others, whose lease is over.
+	Waning
 )
 
 func (s LifeState) String() string {
@@ -43,6 +46,8 @@ func (s LifeState) String() string {
 		return "orphaned"
 	case Dropped:
 		return "dropped"
+	case Waning:
+		return "waning"
 	}
 	return "unknown"
 }

@@ -14,11 +14,12 @@ type life struct {
 	state     atomic.Uint32
 	back      atomicStamp // owner's clock when it was last back to living
 	undropped atomicStamp // the same, after a drop
+	unwaned   atomicStamp // the same, after a drop or after it was waning
 	spoke     atomicStamp // newest of the owner's clocks that we were told
 
 	mu        sync.Mutex
 	forgotten bool
-	lifting   bool               // it was dropped, and its owner's return is not known yet
+	lifting   LifeState          // Dropped or Waning: it was, and its owner's return is not known yet; else Living
 	clients   map[string]*Client // that publish something
 	services  map[ServiceKey]int // in which: how many publications
 }
@@ -77,7 +78,8 @@ func (r *Registry) life(id Life) *life {
 //
 // What a dropped life says is kept, but not shown, and hides what other lives
 // that are gone say from before. After its return it counts again, except for
-// what had been moving by then.
+// what had been moving by then. A waning life is in part the one, in part the
+// other.
 //
 // The own life is always living; at says when it has spoken again after others
 // may have missed it.
@@ -91,7 +93,7 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 	if news {
 		l.spoke.store(at)
 	}
-	if state == was && (!news || state != Orphaned && l != r.own) {
+	if state == was && (!news || state != Orphaned && state != Waning && l != r.own) {
 		l.mu.Unlock()
 		return
 	}
@@ -99,11 +101,15 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 		l.back.store(at)
 	}
 	switch {
-	case state == Dropped:
-		l.lifting = true
-	case l.lifting && (at > 0 || state == Living):
-		l.lifting = false
-		l.undropped.store(at)
+	case state == Dropped, state == Waning && l.lifting != Dropped:
+		l.lifting = state
+	case state == Waning:
+	case l.lifting != Living && (at > 0 || state == Living):
+		l.unwaned.store(at)
+		if l.lifting == Dropped {
+			l.undropped.store(at)
+		}
+		l.lifting = Living
 	}
 	l.state.Store(uint32(state))
 	keys := r.servicesOf(l)
@@ -112,7 +118,7 @@ func (r *Registry) SetLife(id Life, state LifeState, at Stamp) {
 	switch state {
 	case Orphaned:
 		cause = CauseOrphaned
-	case Dropped:
+	case Dropped, Waning:
 		cause = CauseOrphanExpired
 	}
 	for _, key := range keys {
@@ -150,16 +156,15 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 	was := s.published()
 	// The newest state, not the one that we came for: somebody may have been
 	// faster.
-	dropped := l.is() == Dropped
 	var touched []touch
 	for c, p := range s.publications {
 		if c.life != l {
 			continue
 		}
 		touched = p.touchAll(touched, 0)
-		if p.dropped != dropped {
-			p.dropped = dropped
-			if dropped {
+		if over := p.over(); p.dropped != over {
+			p.dropped = over
+			if over {
 				s.dropped++
 			} else {
 				s.dropped--

@@ -512,6 +512,71 @@ func TestDropIsSeenAndReturns(t *testing.T) {
 	})
 }
 
+// The lease of a life ends for most of its clients before it ends for those
+// that are known to register late (design §6, the client's own redo period).
+func TestWaningLifeKeepsSlowClients(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	quick, slow := a.Open("quick", Connection), a.Open("slow", Connection)
+	slow.Redo(35)
+	for c, ip := range map[*Client]string{quick: "1.1.1.1", slow: "2.2.2.2"} {
+		if err := c.Register(order, []*Instance{inst(ip)}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.exchange("B")
+	shown := func() (ips []string) {
+		for _, e := range b.Snapshot(order).Instances {
+			ips = append(ips, e.IP)
+		}
+		return ips
+	}
+	steps := []struct {
+		to   LifeState
+		at   Stamp
+		want []string
+	}{
+		{Orphaned, 0, []string{"1.1.1.1", "2.2.2.2"}},
+		{Waning, 0, []string{"2.2.2.2"}},
+		{Waning, b.opts.Clock.Now(), []string{"2.2.2.2"}},
+		{Living, b.opts.Clock.Now(), []string{"1.1.1.1", "2.2.2.2"}},
+		{Waning, 0, []string{"2.2.2.2"}},
+		{Dropped, 0, nil},
+	}
+	for i, s := range steps {
+		b.SetLife(a.life, s.to, s.at)
+		if got := shown(); !slices.Equal(got, s.want) {
+			t.Errorf("step %d, %v: shows %v, want %v", i, s.to, got, s.want)
+		}
+	}
+	if b.Present(order) {
+		t.Error("the service is still present")
+	}
+}
+
+// A slow client was moving when the lease of the others ended. Its own has not:
+// the return of its node is no reason to hide it.
+func TestReturnOfAWaningLifeKeepsSlowClientsThatMove(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	quick, slow := a.Open("quick", Connection), a.Open("slow", Connection)
+	slow.Redo(35)
+	for c, ip := range map[*Client]string{quick: "1.1.1.1", slow: "2.2.2.2"} {
+		if err := c.Register(order, []*Instance{inst(ip)}, false); err != nil {
+			t.Fatal(err)
+		}
+		c.Move()
+	}
+	m.exchange("B")
+	b.SetLife(a.life, Orphaned, 0)
+	b.SetLife(a.life, Waning, 0)
+	b.SetLife(a.life, Living, b.opts.Clock.Now())
+	m.show("B", "2.2.2.2")
+	b.SetLife(a.life, Dropped, 0)
+	b.SetLife(a.life, Living, b.opts.Clock.Now())
+	m.show("B")
+}
+
 func TestProbe(t *testing.T) {
 	inMesh(t, func(c *mesh) {
 		a, b := c.nodes["A"], c.nodes["B"]
@@ -809,6 +874,7 @@ func TestPick(t *testing.T) {
 		lf.state.Store(uint32(l.state))
 		lf.back.store(l.back)
 		lf.undropped.store(l.undropped)
+		lf.unwaned.store(l.undropped)
 		lf.spoke.store(l.spoke)
 		lives[l.name] = lf
 	}

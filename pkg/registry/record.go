@@ -181,6 +181,7 @@ func (r *Registry) publishedLocked(sh *shard, s *service, l *life, rec *Record, 
 	if c == nil {
 		c = &Client{registry: r, life: l, id: rec.Client, kind: rec.Kind}
 		l.clients[c.id] = c
+		c.Redo(rec.Redo) // known from the version of the client, so it stays
 	}
 	p := s.publications[c]
 	if p == nil {
@@ -274,7 +275,7 @@ type Copy struct {
 // other lives, dropped ones left out.
 func (r *Registry) Copy(k ServiceKey, client string) (newest Copy, ok bool) {
 	for _, l := range *r.lives.Load() {
-		if l == r.own || l.is() == Dropped {
+		if l == r.own {
 			continue
 		}
 		if c, there := r.copyIn(l, k, client); there && (!ok || c.Since > newest.Since || c.Since == newest.Since && c.Life.compare(newest.Life) > 0) {
@@ -291,7 +292,7 @@ func (r *Registry) copyIn(l *life, k ServiceKey, client string) (Copy, bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	c, s := l.clients[client], sh.services[k]
-	if c == nil || s == nil || s.publications[c] == nil {
+	if c == nil || s == nil || s.publications[c] == nil || s.publications[c].over() {
 		return Copy{}, false
 	}
 	p := s.publications[c]

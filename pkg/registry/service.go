@@ -64,12 +64,25 @@ type claim struct {
 // do not, weak hides take away.
 func (c *claim) stands() bool { return !c.pub.moving && c.pub.client.life.is() == Living }
 
+// over reports whether the lease of the publication's life is over for it.
+func (p *publication) over() bool {
+	s := p.client.life.is()
+	return s == Dropped || s == Waning && p.client.redo.Load() == 0
+}
+
 // suppressed reports whether the claim is not shown whatever its clock: its
-// life was dropped; or the life is back from a drop, but the claim had been
-// moving by then, and its client had its time to register elsewhere.
+// lease is over; or the life is back from that, but the claim had been moving by
+// then, and its client had its time to register elsewhere.
 func (c *claim) suppressed() bool {
-	l := c.pub.client.life
-	return l.is() == Dropped || c.pub.moving && c.pub.clock < l.undropped.load()
+	if c.pub.over() {
+		return true
+	}
+	of := c.pub.client
+	back := &of.life.unwaned
+	if of.redo.Load() > 0 {
+		back = &of.life.undropped // slow clients had no end before
+	}
+	return c.pub.moving && c.pub.clock < back.load()
 }
 
 // before reports whether c is shown rather than o: the newest registration. A
@@ -151,7 +164,7 @@ func (s *service) published() bool { return len(s.publications) > s.dropped }
 func (r *Registry) publishLocked(sh *shard, s *service, p *publication) {
 	l := p.client.life
 	s.publications[p.client] = p
-	if p.dropped = l.is() == Dropped; p.dropped {
+	if p.dropped = p.over(); p.dropped {
 		s.dropped++
 	}
 	if l == r.own && r.opts.Wrote != nil {
@@ -289,7 +302,8 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 
 func (c *claim) shown() *Shown {
 	of := c.pub.client
-	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving}
+	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving,
+		Slow: of.redo.Load() > 0}
 }
 
 // stands is claim.stands for what is shown.

@@ -33,6 +33,7 @@ type Shown struct {
 	Life   Life   // that the client belongs to
 	State  LifeState
 	Moving bool // the client's connection is gone, it is expected elsewhere
+	Slow   bool // the client is known to need long to register again, see Client.Redo
 }
 
 // ServiceMeta is what an operator says about a service.

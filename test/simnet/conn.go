@@ -152,7 +152,8 @@ func (c *conn) Write(b []byte) (int, error) {
 			n.mu.Unlock()
 			return written, c.fail("write", os.NewSyscallError("write", syscall.EPIPE))
 		}
-		if room := min(Window-p.size, len(b)-written); room > 0 {
+		// A stopped process writes nothing.
+		if room := min(Window-p.size, len(b)-written); room > 0 && c.host.frozen == running {
 			w := way{p.from.Name, p.to.Name}
 			link := n.linkLocked(w)
 			at := time.Now()
@@ -223,6 +224,20 @@ func (c *conn) closeLocked(end error, told bool) {
 			delete(c.host.net.pipes, c.out)
 		}
 	})
+}
+
+// PeerClosed reports whether the other side has closed the connection, also if
+// nobody has read that far: what the kernel knows of a socket.
+func (c *conn) PeerClosed() bool {
+	n := c.host.net
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := c.in
+	if !p.ended || len(p.segs) == 0 {
+		return false
+	}
+	end := p.segs[len(p.segs)-1]
+	return end.arrived || !end.at.After(time.Now()) && n.passLocked(p.from, p.to)
 }
 
 func (c *conn) LocalAddr() net.Addr  { return c.local }

@@ -24,12 +24,17 @@
 //	host.PowerOff                            nothing answers any more: dials hang, connections stand still
 //
 // An address that no host ever had swallows everything. Only the process is
-// simulated by Freeze, not its goroutines: they go on, without traffic.
+// simulated by Freeze, not its goroutines: they go on until they read, write or
+// send something.
 //
 // Invariant: nothing here blocks without being woken by what it waits for, by
 // its deadline or context, or by the death of its host; and all waits are
 // durable in the sense of synctest. Packets are dropped when a receiver does
 // not take them. One lock guards everything; it is never held while waiting.
+//
+// At the end of a bubble let some seconds pass after everything is stopped:
+// memberlist's probes end by their own time-outs, and time does not go on for
+// goroutines that are left.
 //
 // Randomness comes from the seed. Runs are still not reproducible to the bit,
 // because goroutines are scheduled as they come.

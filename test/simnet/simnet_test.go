@@ -98,7 +98,7 @@ func TestCutAndFreeze(t *testing.T) {
 			a.Write([]byte("before"))
 			time.Sleep(time.Second)
 			stop()
-			a.Write([]byte("after"))
+			go a.Write([]byte("after")) // a stopped process waits with it
 			go func() {
 				time.Sleep(time.Minute)
 				goOn()
@@ -109,7 +109,7 @@ func TestCutAndFreeze(t *testing.T) {
 					t.Error(got)
 				}
 			}
-			if d := time.Since(start); d != time.Minute {
+			if d := time.Since(start).Round(time.Millisecond); d != time.Minute {
 				t.Error(d)
 			}
 		}
@@ -166,6 +166,21 @@ func TestDeath(t *testing.T) {
 		a.Close()
 
 		g = n.Host("g", "10.0.0.2")
+		a, b := pair(t, n, h, g)
+		closed := func(want bool) {
+			t.Helper()
+			if got := a.(interface{ PeerClosed() bool }).PeerClosed(); got != want {
+				t.Errorf("closed by its peer: %v", got)
+			}
+		}
+		h.Freeze()
+		closed(false)
+		b.Close()
+		time.Sleep(time.Second)
+		closed(false)
+		h.Thaw()
+		closed(true)
+		a.Close()
 		a, _ = pair(t, n, h, g)
 		g.PowerOff()
 		a.SetReadDeadline(time.Now().Add(time.Hour))

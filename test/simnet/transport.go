@@ -79,7 +79,7 @@ func (t *Transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error)
 	return net.IP(addr.AsSlice()), port, nil
 }
 
-// WriteTo sends a packet, or loses it.
+// WriteTo sends a packet, or loses it. While the host is frozen it waits.
 func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	now := time.Now()
 	to, err := netip.ParseAddrPort(addr)
@@ -88,6 +88,15 @@ func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	}
 	n := t.host.net
 	n.mu.Lock()
+	for t.host.frozen != running && !t.closed { // a stopped process sends nothing
+		changed := n.changed
+		n.mu.Unlock()
+		select {
+		case <-changed:
+		case <-t.done:
+		}
+		n.mu.Lock()
+	}
 	defer n.mu.Unlock()
 	if t.closed {
 		return now, net.ErrClosed

@@ -1,0 +1,163 @@
+// Command mutants breaks the code on purpose, in a copy of the tree, and runs
+// the simulation on it: each break must be noticed, or, where the design has a
+// second way, make no difference.
+//
+//	go run ./test/sim/mutants [-only NAME] [-list] [-v]
+//
+// A mutant is a change of text, see mutants.go. One whose text is no longer
+// there fails too: then the code has moved on and the mutant must follow.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A change replaces text of a file, which must stand there exactly once.
+type change struct{ file, old, new string }
+
+// A mutant is a change of the code and what must come of it.
+type mutant struct {
+	name    string
+	why     string // what is broken
+	changes []change
+	run     string   // tests that are run, as of go test -run
+	args    []string // of the test
+	// caught: promises, any of which must be broken; none: all must hold.
+	caught []string
+}
+
+func main() {
+	only := flag.String("only", "", "run the mutants whose names match this `regexp`")
+	list := flag.Bool("list", false, "list the mutants")
+	verbose := flag.Bool("v", false, "show what the tests say")
+	flag.Parse()
+	match, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	failed := 0
+	for _, m := range mutants {
+		if !match.MatchString(m.name) {
+			continue
+		}
+		if *list {
+			fmt.Printf("%-24s %s\n", m.name, m.why)
+			continue
+		}
+		start := time.Now()
+		result, output, err := m.try()
+		if *verbose {
+			fmt.Println(output)
+		}
+		if err != nil {
+			failed++
+			result = err.Error()
+		}
+		fmt.Printf("%-24s %4.0f s  %s\n", m.name, time.Since(start).Seconds(), result)
+	}
+	if failed > 0 {
+		fmt.Fprintf(os.Stderr, "%d mutants are not as they should be\n", failed)
+		os.Exit(1)
+	}
+}
+
+// broken finds the promises in what a failed test says.
+var broken = regexp.MustCompile(`(?m)^ +\[[0-9.]+s\] ([a-z]+): (.*)$`)
+
+func (m mutant) try() (result, output string, err error) {
+	dir, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return "", "", err
+	}
+	defer os.RemoveAll(dir)
+	if err := copyTree(dir, "."); err != nil {
+		return "", "", err
+	}
+	for _, c := range m.changes {
+		if err := c.apply(dir); err != nil {
+			return "", "", err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "./test/sim", "-count=1", "-sim.named=1", "-run", m.run}, m.args...)...)
+	test.Dir = dir
+	out, err := test.CombinedOutput()
+	output = string(out)
+	found := broken.FindAllStringSubmatch(output, -1)
+	switch exit := (*exec.ExitError)(nil); {
+	case err == nil && len(m.caught) == 0:
+		return "holds, as it must", output, nil
+	case err == nil:
+		return "", output, errors.New("NOT CAUGHT: nothing noticed it")
+	case !errors.As(err, &exit):
+		return "", output, err
+	case len(found) == 0:
+		return "", output, fmt.Errorf("FAILED, but not by a promise:\n%s", tail(output, 30))
+	case len(m.caught) == 0:
+		return "", output, fmt.Errorf("BROKEN, it should hold: %s: %s", found[0][1], found[0][2])
+	}
+	times := map[string]int{}
+	for _, f := range found {
+		times[f[1]]++
+	}
+	for _, f := range found {
+		if slices.Contains(m.caught, f[1]) {
+			return fmt.Sprintf("caught %d times, %d by %s: %s", len(found), times[f[1]], f[1], f[2]), output, nil
+		}
+	}
+	return "", output, fmt.Errorf("CAUGHT OTHERWISE, not by %v: %s: %s", m.caught, found[0][1], found[0][2])
+}
+
+func (c change) apply(dir string) error {
+	file := filepath.Join(dir, filepath.FromSlash(c.file))
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(b), c.old); n != 1 {
+		return fmt.Errorf("DOES NOT FIT: %s has %d times the text\n%s", c.file, n, c.old)
+	}
+	return os.WriteFile(file, []byte(strings.Replace(string(b), c.old, c.new, 1)), 0o600)
+}
+
+// copyTree copies what the simulation is built from.
+func copyTree(to, from string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir():
+			if name := entry.Name(); path != from && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata" || name == "node_modules") {
+				return fs.SkipDir
+			}
+			return os.MkdirAll(filepath.Join(to, path), 0o700)
+		case filepath.Ext(path) != ".go" && entry.Name() != "go.mod" && entry.Name() != "go.sum" && !strings.Contains(filepath.ToSlash(path), "pkg/"):
+			return nil
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, path), b, 0o600)
+	})
+}
+
+func tail(s string, lines int) string {
+	all := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
