@@ -83,7 +83,7 @@ compat: build ## run the official SDKs against a node, compare with docs/COMPATI
 compat-full: ## run older SDKs too, write docs/COMPATIBILITY.md
 	@$(MAKE) compat SDKS=all
 
-attack: build ## mistreat a node in every way known (test/attack), about a minute
+attack: build ## mistreat a node and a cluster in every way known (test/attack), two minutes
 	go run ./test/attack -bin $(BIN)
 
 attack-full: build

@@ -68,6 +68,8 @@ type Cluster struct {
 	stopping bool
 	left     chan struct{} // closed when Leave has ended; nil: not called
 
+	strangers atomic.Int64 // streams of nodes that gossip does not know
+
 	goes sync.WaitGroup // all goroutines; added to with mu held while not stopping
 }
 

@@ -22,7 +22,7 @@ type logBridge struct {
 
 const (
 	quietFor   = 10 * time.Second
-	lineKey    = 40  // bytes that make lines the same
+	lineKey    = 40  // bytes that make lines the same, those before a number
 	maxLineKey = 256 // lines remembered
 )
 
@@ -82,7 +82,11 @@ func (w *logBridge) repeats(text []byte) bool {
 			return true
 		}
 	}
-	key := string(text[:min(len(text), lineKey)])
+	end := min(len(text), lineKey)
+	if n := bytes.IndexAny(text[:end], "0123456789"); n > 0 {
+		end = n
+	}
+	key := string(text[:end])
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -135,7 +135,8 @@ type Options struct {
 	Grace          time.Duration // of tombstones and hides
 	TombstoneBytes int           // of each life
 	MaxHides       int           // of one record
-	MaxLives       int
+	MaxLives       int           // besides those of members that are there
+	StagedBytes    int           // of frames of which parts are missing
 
 	CatchUp   time.Duration // at most
 	JoinAlone time.Duration // nobody is reachable
@@ -160,7 +161,7 @@ func DefaultOptions() Options {
 		Tick: time.Second, BusyFor: 10 * time.Millisecond, BusyBytes: 64 << 10, ReliableFor: 50 * time.Millisecond,
 		GossipFrames: true, GossipPerSecond: 20, GossipHeads: 5 * time.Second, PullDelay: 250 * time.Millisecond, PullTimeout: 10 * time.Second,
 		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 1000,
-		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 4096,
+		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 1024, StagedBytes: 1 << 30,
 		CatchUp: 10 * time.Second, JoinAlone: 5 * time.Second,
 		SnapshotEvery: 10 * time.Second, SnapshotAge: 5 * time.Minute,
 		MaxClockOff: 24 * time.Hour, FlagClockOff: time.Second,
@@ -206,19 +207,20 @@ type Replicator struct {
 	leaseDue  chan struct{} // one slot: look at the leases
 	probesDue chan struct{} // one slot: there is something to dial
 
-	mu       sync.Mutex
-	stopped  bool
-	lives    map[registry.Life]*life
-	own      *life
-	outboxes map[registry.Life]*outbox
-	epochs   map[string]uint64 // newest known of each node
-	members  map[string]Member
-	peers    map[string]*peer // all that were heard of
-	preserve preservation
-	written  uint64 // bytes of own records, ever
-	staged   map[stageKey]*staged
-	pulling  map[registry.Life]*pull
-	logged   map[string]bool // peer and reason
+	mu          sync.Mutex
+	stopped     bool
+	lives       map[registry.Life]*life
+	own         *life
+	outboxes    map[registry.Life]*outbox
+	epochs      map[string]uint64 // newest known of each node
+	members     map[string]Member
+	peers       map[string]*peer // all that were heard of
+	preserve    preservation
+	written     uint64 // bytes of own records, ever
+	staged      map[stageKey]*staged
+	stagedBytes int
+	pulling     map[registry.Life]*pull
+	logged      map[string]bool // peer and reason
 
 	ready, served, catchingUp, draining, replaced bool
 

@@ -2,7 +2,6 @@ package distro
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -192,7 +191,11 @@ func (d *Replicator) forgetLocked() {
 			l.dropped, l.back = 0, 0
 		}
 	}
-	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
+	for k, s := range d.staged {
+		if now-s.touched > 60_000 {
+			d.unstageLocked(k)
+		}
+	}
 }
 
 // Members takes the newest view of the cluster, this node included. It is
