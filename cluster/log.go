@@ -64,13 +64,13 @@ func (w *logBridge) Write(line []byte) (int, error) {
 	if level > zapcore.DebugLevel && (bytes.Contains(text, closing) || w.repeats(text)) {
 		level = zapcore.DebugLevel
 	}
-	said := string(text)
+	hint := ""
 	for _, a := range advice {
 		if bytes.Contains(text, a.about) {
-			said += a.text
+			hint = a.text
 		}
 	}
-	if entry := w.log.Check(level, said); entry != nil {
+	if entry := w.log.Check(level, string(text)+hint); entry != nil {
 		entry.Write()
 	}
 	return len(line), nil
