@@ -58,7 +58,9 @@ func (d *drain) begin(context.Context) (api.Drain, error) {
 		return api.Drain{}, &api.Error{Status: 409, Code: api.CodeConflict, Message: "there is no other node that could take the clients",
 			Hint: "a node that is alone is simply stopped"}
 	}
-	go d.run(context.Background()) // ends within limit; a stop of the node waits for it
+	if d.claim() {
+		go d.work(context.Background()) // ends within limit; a stop of the node waits for it
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.progressLocked(), nil
@@ -93,21 +95,31 @@ func (d *drain) progressLocked() api.Drain {
 // run drains, or waits for the drain that is under way, at most until ctx
 // ends.
 func (d *drain) run(ctx context.Context) {
-	d.mu.Lock()
-	if d.done != nil {
-		done := d.done
-		d.mu.Unlock()
-		select {
-		case <-done:
-		case <-ctx.Done():
-		}
+	if d.claim() {
+		d.work(ctx)
 		return
 	}
-	d.done = make(chan struct{})
-	defer close(d.done)
-	d.state = api.Drain{State: api.DrainRunning, Step: "clients are asked to move to other nodes", Plan: d.planLocked(), Since: time.Now().UTC()}
-	d.mu.Unlock()
+	select {
+	case <-d.done: // constant by now
+	case <-ctx.Done():
+	}
+}
 
+// claim begins the drain, unless that was done: whoever asks from now on hears
+// that it is under way. The caller must work then.
+func (d *drain) claim() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done != nil {
+		return false
+	}
+	d.done = make(chan struct{})
+	d.state = api.Drain{State: api.DrainRunning, Step: "clients are asked to move to other nodes", Plan: d.planLocked(), Since: time.Now().UTC()}
+	return true
+}
+
+func (d *drain) work(ctx context.Context) {
+	defer close(d.done)
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.replicator.SetDraining(true) // the others send nobody here
