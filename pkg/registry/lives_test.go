@@ -994,3 +994,35 @@ func TestGoodbyeElsewhereEndsAnOverride(t *testing.T) { // C27
 		c.show("B", "x")
 	})
 }
+
+// F08 for an HTTP client: its node freezes, its beats go elsewhere, and end
+// there. The old node's copy, living again, is none to show.
+func TestReturnDoesNotBringBackABeatClient(t *testing.T) {
+	m := newMesh(t, "A", "B", "C")
+	a, b := m.nodes["A"], m.nodes["B"]
+	if err := a.Open("x", Beat).Register(order, []*Instance{inst("1.1.1.1")}, false); err != nil {
+		t.Fatal(err)
+	}
+	m.exchange("B", "C")
+	copied, ok := b.Copy(order, "x")
+	if !ok {
+		t.Fatal("no copy")
+	}
+	for _, n := range []string{"B", "C"} {
+		m.nodes[n].SetLife(a.life, Orphaned, 0)
+	}
+	onB := b.Open("x", Beat)
+	if err := onB.Adopt(order, inst("1.1.1.1"), copied.Since+1); err != nil {
+		t.Fatal(err)
+	}
+	m.show("B", "1.1.1.1")
+	onB.Remove(order, CauseBeatTimeout)
+	m.show("B")
+	m.exchange("A", "C")
+	for _, n := range []string{"B", "C"} {
+		m.nodes[n].SetLife(a.life, Living, b.opts.Clock.Now())
+	}
+	m.show("B")
+	m.show("C")
+	m.show("A")
+}

@@ -157,6 +157,14 @@ func (s *service) dropClaim(c *claim, now Stamp) {
 	}
 }
 
+// lastBeat reports whether a client whose claim of an instance has just gone was
+// the last that took beats for it. Its address is the id of an HTTP client, so
+// older copies are of the same one: that of a node which is gone now must not
+// be shown when that is back.
+func (s *service) lastBeat(c *Client, k InstanceKey) bool {
+	return c.kind == Beat && !slices.ContainsFunc(s.claims[k], func(o *claim) bool { return o.pub.client.kind == Beat && o.stands() })
+}
+
 // published reports whether anybody publishes something, be it empty.
 func (s *service) published() bool { return len(s.publications) > s.dropped }
 
