@@ -32,7 +32,7 @@ test: ## everything that must hold; what CI runs
 	echo "make test: check, unit, golden, compat and attack passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
-FULL := compat-full attack-full soak
+FULL := compat-full attack-full soak sim mutants
 
 test-full: ## make test, and the forms that take long: about an hour more
 	@$(call run-all,test $(FULL))
@@ -83,7 +83,7 @@ compat: build ## run the official SDKs against a node, compare with docs/COMPATI
 compat-full: ## run older SDKs too, write docs/COMPATIBILITY.md
 	@$(MAKE) compat SDKS=all
 
-attack: build ## mistreat a node in every way known (test/attack), about a minute
+attack: build ## mistreat a node and a cluster in every way known (test/attack), two minutes
 	go run ./test/attack -bin $(BIN)
 
 attack-full: build

@@ -55,15 +55,20 @@ type Cluster struct {
 
 	// mu is never held while calling memberlist or anything that waits:
 	// memberlist calls the delegate under its own lock.
-	mu       sync.Mutex
-	own      meta
-	members  map[string]*member
-	paths    map[string]*path
-	conns    map[string]*countedConn // of the peer port, by remote address
+	mu      sync.Mutex
+	own     meta
+	members map[string]*member
+	paths   map[string]*path
+	conns   map[string]*countedConn // of the peer port, by remote address
+	// Of joinForever: since when nobody is reached, and when that was said.
+	alone, saidAlone time.Time
+
 	said     map[string]bool
 	collided map[string]collision
 	stopping bool
 	left     chan struct{} // closed when Leave has ended; nil: not called
+
+	strangers atomic.Int64 // streams of nodes that gossip does not know
 
 	goes sync.WaitGroup // all goroutines; added to with mu held while not stopping
 }

@@ -445,3 +445,104 @@ func TestCallerRefused(t *testing.T) {
 		}
 	})
 }
+
+// A node that gossip does not know is not listened to, and not for long; what
+// it says of itself is not logged at any length.
+func TestStrangers(t *testing.T) {
+	bubble(t, func(w *world) {
+		t := w.t
+		n := w.grow(2)[0]
+		host := w.net.Host("stranger", "10.0.1.1")
+		conn, err := grpc.NewClient("passthrough:///10.0.0.1:9849", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return host.Dial(ctx, addr) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		say := func(id string) grpc.ClientStream {
+			s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/starling.v1.Peer/Sync")
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := &pb.Message{Body: &pb.Message_Hello{Hello: &pb.Hello{Wire: 1, Life: &pb.Life{Node: id, Epoch: 1}}}}
+			if err := errors.Join(s.SendMsg(h), s.SendMsg(&pb.Message{Body: &pb.Message_Ack{Ack: &pb.Ack{Applied: 9}}})); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		start := time.Now()
+		var streams []grpc.ClientStream
+		for i := range maxStrangers {
+			streams = append(streams, say(id(100+i)))
+		}
+		time.Sleep(time.Second)
+		if err := errors.Join(say(id(99)).RecvMsg(&pb.Message{}), say(id(98)).RecvMsg(&pb.Message{})); err != nil {
+			t.Error("a Hello is answered", err)
+		}
+		for _, s := range streams {
+			err := s.RecvMsg(&pb.Message{}) // the Hello
+			if err == nil {
+				err = s.RecvMsg(&pb.Message{})
+			}
+			if status.Code(err) != codes.FailedPrecondition {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(start); took < strangerTime || took > strangerTime+time.Second {
+			t.Error(took)
+		}
+		if got := n.count("refused_hellos_total", "reason", helloStranger); got != maxStrangers+2 {
+			t.Error(got)
+		}
+		if len(n.got(Stream)) != 0 || n.logged("peer refused") != 1 {
+			t.Error(n.got(Stream), n.logged("peer refused"))
+		}
+		long := strings.Repeat("x", 1<<20)
+		for range 2 {
+			if _, err := stranger(t, w, host, "10.0.0.1:9849", &pb.Message{Body: &pb.Message_Hello{Hello: &pb.Hello{Wire: 1, Cluster: long, Life: &pb.Life{Node: long}}}}); status.Code(err) != codes.InvalidArgument {
+				t.Error(err)
+			}
+		}
+		for _, e := range n.logs.FilterMessage("peer refused").All() {
+			for _, f := range e.Context {
+				if len(f.String) > 1000 {
+					t.Error("a field of", len(f.String), "bytes was logged")
+				}
+			}
+		}
+	})
+}
+
+// Whoever claims to be a later start of a member is not believed while the
+// member is there; a member that is gone may have started elsewhere.
+func TestTwin(t *testing.T) {
+	bubble(t, func(w *world) {
+		t := w.t
+		nodes := w.grow(2)
+		n := nodes[0]
+		host := w.net.Host("copy", "10.0.1.1")
+		say := func() error {
+			_, err := stranger(t, w, host, "10.0.0.1:9849", &pb.Message{Body: &pb.Message_Hello{Hello: &pb.Hello{Wire: 1, Life: &pb.Life{Node: id(1), Epoch: 9}}}})
+			return err
+		}
+		for range 3 {
+			if err := say(); status.Code(err) != codes.AlreadyExists {
+				t.Error(err)
+			}
+		}
+		if m, _ := n.View().Member(id(1)); m.Epoch != 1 {
+			t.Error("its epoch is believed")
+		}
+		if n.count("refused_hellos_total", "reason", helloTwin) != 3 || n.count("conflicts_total", "kind", "id") != 3 || n.logged("peer refused") != 1 {
+			t.Error(n.count("refused_hellos_total", "reason", helloTwin), n.count("conflicts_total", "kind", "id"), n.logged("peer refused"))
+		}
+		nodes[1].kill()
+		if err := say(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if m, _ := n.View().Member(id(1)); m.Epoch != 9 {
+			t.Error("a member that has started again is not believed")
+		}
+	})
+}

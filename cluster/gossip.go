@@ -193,8 +193,12 @@ func (c *Cluster) admit(n *memberlist.Node) error {
 	}
 	c.metrics.kept[reason].Inc()
 	if c.once("kept", n.Name, reason) {
+		hint := ""
+		if err == errForeign {
+			hint = "if it is to join this cluster, or this node its: start the one that joins with an empty data directory"
+		}
 		c.log.Warn("node kept out", zap.String("node", n.Name), zap.String("name", m.name), zap.String("address", n.Address()),
-			zap.String("cluster", m.cluster), zap.Uint32("wire", m.wire), zap.Error(err))
+			zap.String("cluster", m.cluster), zap.Uint32("wire", m.wire), zap.Error(err), zap.String("hint", hint))
 	}
 	return err
 }
@@ -302,8 +306,20 @@ func (c *Cluster) Broadcast(msg []byte) bool {
 }
 
 // boundedTransport gives every stream that memberlist opens a deadline:
-// SendReliable sets none, and would wait for ever for a peer that stopped.
-type boundedTransport struct{ memberlist.NodeAwareTransport }
+// SendReliable sets none, and would wait for ever for a peer that stopped. Of
+// those that others open it lets a few through at a time.
+type boundedTransport struct {
+	memberlist.NodeAwareTransport
+	streams <-chan net.Conn
+	ended   func() // nothing comes from the transport any more
+}
+
+func (t boundedTransport) StreamCh() <-chan net.Conn { return t.streams }
+
+func (t boundedTransport) Shutdown() error {
+	defer t.ended()
+	return t.NodeAwareTransport.Shutdown()
+}
 
 func (t boundedTransport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	conn, err := t.NodeAwareTransport.DialAddressTimeout(a, timeout)
@@ -352,7 +368,9 @@ func (c *Cluster) openTransport(bind netip.Addr) error {
 	if !ok {
 		aware = plainTransport{t}
 	}
-	c.transport = boundedTransport{aware}
+	streams, ended := make(chan net.Conn), make(chan struct{})
+	c.transport = boundedTransport{aware, streams, sync.OnceFunc(func() { close(ended) })}
+	c.spawn(func() { c.admitStreams(aware.StreamCh(), streams, ended) })
 	return nil
 }
 

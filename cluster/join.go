@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +51,8 @@ func trimBrackets(s string) string {
 }
 
 const (
+	lonelyAfter  = 3 * time.Second // others may start at the same time
+	lonelyAgain  = time.Minute
 	joinAtOnce   = 5 // addresses tried in a round
 	firstRejoin  = time.Second
 	lookupTime   = 5 * time.Second
@@ -172,17 +175,42 @@ func (c *Cluster) joinRound() (missing bool) {
 	try = append(unseen, try...)
 	try = try[:min(len(try), joinAtOnce)]
 	var joins sync.WaitGroup
-	for _, a := range try {
+	failures := make([]error, len(try))
+	for i, a := range try {
 		joins.Go(func() {
 			c.metrics.joins.Inc()
 			if _, err := c.ml.Join([]string{a.String()}); err != nil {
 				c.metrics.joinFailures.Inc()
 				c.log.Debug("not joined", zap.Stringer("address", a), zap.Error(err))
+				failures[i] = err
 			}
 		})
 	}
 	joins.Wait()
+	c.lonely(now, alive == 0 && len(try) > 0 && !slices.Contains(failures, nil), failures)
 	return missing
+}
+
+// lonely says now and then that nobody is reached: this node may serve clients
+// who do not see what is registered elsewhere.
+func (c *Cluster) lonely(now time.Time, yes bool, failures []error) {
+	switch {
+	case !yes:
+		c.alone, c.saidAlone = time.Time{}, time.Time{}
+		return
+	case c.alone.IsZero():
+		c.alone = now
+	}
+	if now.Sub(c.alone) < lonelyAfter || !c.saidAlone.IsZero() && now.Sub(c.saidAlone) < lonelyAgain {
+		return
+	}
+	c.saidAlone = now
+	var why []string
+	for _, err := range failures {
+		why = append(why, strings.Join(strings.Fields(err.Error()), " ")) // memberlist's have several lines
+	}
+	c.log.Warn("no other node is reached, this one is on its own: are --join and --gossip-key-file right, do the others run, is their gossip port open?",
+		zap.Duration("for", now.Sub(c.alone)), zap.Strings("errors", why))
 }
 
 // lookup resolves a name to all its addresses.

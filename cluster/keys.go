@@ -74,15 +74,15 @@ func newIdentity(o *Options, keys [][]byte) (*identity, error) {
 	if !i.derived {
 		leaf, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("cluster: certificate: %w", err)
+			return nil, fmt.Errorf("cluster: --peer-cert, --peer-key: %w", err)
 		}
 		pem, err := os.ReadFile(o.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cluster: certificate authority: %w", err)
+			return nil, fmt.Errorf("cluster: --peer-ca: %w", err)
 		}
 		i.leaf, i.roots = &leaf, x509.NewCertPool()
 		if !i.roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("cluster: no certificate in %s", o.CAFile)
+			return nil, fmt.Errorf("cluster: --peer-ca: no certificate in %s", o.CAFile)
 		}
 		return i, nil
 	}

@@ -22,7 +22,7 @@ type logBridge struct {
 
 const (
 	quietFor   = 10 * time.Second
-	lineKey    = 40  // bytes that make lines the same
+	lineKey    = 40  // bytes that make lines the same, those before a number
 	maxLineKey = 256 // lines remembered
 )
 
@@ -31,6 +31,19 @@ var reported = [][]byte{
 	[]byte("ignoring alive message for"),
 	[]byte("Conflicting address for"),
 }
+
+// advice is what memberlist's lines do not say: what to do about them.
+var advice = []struct {
+	about []byte
+	text  string
+}{
+	{[]byte("no installed keys could decrypt"), ": it has other secrets than this node, see --gossip-key-file"},
+	{[]byte("state is encrypted and encryption is not configured"), ": it has secrets and this node has none, see --gossip-key-file"},
+	{[]byte("encryption is configured but remote state is not encrypted"), ": this node has secrets and it has none, see --gossip-key-file"},
+}
+
+// closing is part of lines that a stop brings.
+var closing = []byte("use of closed network connection")
 
 func (w *logBridge) Write(line []byte) (int, error) {
 	level, text := zapcore.InfoLevel, bytes.TrimSpace(line)
@@ -48,10 +61,16 @@ func (w *logBridge) Write(line []byte) (int, error) {
 		}
 	}
 	text = bytes.TrimPrefix(text, []byte("memberlist: "))
-	if level > zapcore.DebugLevel && w.repeats(text) {
+	if level > zapcore.DebugLevel && (bytes.Contains(text, closing) || w.repeats(text)) {
 		level = zapcore.DebugLevel
 	}
-	if entry := w.log.Check(level, string(text)); entry != nil {
+	said := string(text)
+	for _, a := range advice {
+		if bytes.Contains(text, a.about) {
+			said += a.text
+		}
+	}
+	if entry := w.log.Check(level, said); entry != nil {
 		entry.Write()
 	}
 	return len(line), nil
@@ -63,7 +82,11 @@ func (w *logBridge) repeats(text []byte) bool {
 			return true
 		}
 	}
-	key := string(text[:min(len(text), lineKey)])
+	end := min(len(text), lineKey)
+	if n := bytes.IndexAny(text[:end], "0123456789"); n > 0 {
+		end = n
+	}
+	key := string(text[:end])
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -238,6 +238,22 @@ func TestWrongKey(t *testing.T) {
 		if len(wrong.View().Members) != 1 || len(plain.View().Members) != 1 {
 			t.Error("it sees the others")
 		}
+		advised := 0
+		for _, e := range nodes[0].logs.All() {
+			if strings.Contains(e.Message, "--gossip-key-file") {
+				advised++
+			}
+		}
+		if advised == 0 {
+			t.Error("no line says what to do about it")
+		}
+		const alone = "no other node is reached, this one is on its own: are --join and --gossip-key-file right, do the others run, is their gossip port open?"
+		if got := wrong.logged(alone); got < 1 || got > 2 {
+			t.Error("it is alone, and says so", got, "times in a minute")
+		}
+		if got := nodes[0].logged(alone); got != 0 {
+			t.Error("it is not alone")
+		}
 		wrong.Stop()
 		plain.Stop()
 	})

@@ -29,7 +29,8 @@ const (
 	dropBig      = "too_big"
 	dropStranger = "stranger" // from nobody who is a member
 	dropBroken   = "malformed"
-	dropFailed   = "failed" // a stream or a connection broke
+	dropStreams  = "too_many_streams" // of gossip, opened by others
+	dropFailed   = "failed"           // a stream or a connection broke
 )
 
 // Why the Hello of a peer was refused.
@@ -40,6 +41,8 @@ const (
 	helloOwnID    = "own_id"
 	helloIdentity = "identity"
 	helloOldLife  = "old_life"
+	helloTwin     = "twin"
+	helloStranger = "stranger"
 )
 
 // Why a node was kept out of membership.
@@ -68,9 +71,9 @@ func newMetrics(reg prometheus.Registerer, c *Cluster) *metrics {
 	m := &metrics{
 		streams: f.NewGauge(gauge("streams", "Streams to and from other nodes that are up.")),
 		dropped: labelled("dropped_messages_total", "Messages that were not taken or not passed on.", "reason",
-			dropFull, dropBudget, dropBig, dropStranger, dropBroken, dropFailed),
+			dropFull, dropBudget, dropBig, dropStranger, dropBroken, dropStreams, dropFailed),
 		refused: labelled("refused_hellos_total", "Peers whose Hello was refused, here or by them.", "reason",
-			helloBroken, helloCluster, helloWire, helloOwnID, helloIdentity, helloOldLife),
+			helloBroken, helloCluster, helloWire, helloOwnID, helloIdentity, helloOldLife, helloTwin, helloStranger),
 		kept: labelled("kept_out_total", "News of nodes that were kept out of the cluster.", "reason",
 			keptCluster, keptWire, keptBroken),
 		conflicts: labelled("conflicts_total", "Signs that two nodes have the same id, address or name.", "kind",

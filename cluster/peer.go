@@ -28,6 +28,21 @@ import (
 const (
 	service   = "starling.v1.Peer"
 	helloTime = 5 * time.Second
+	// maxHello is far above what a node says of itself; what it is refused
+	// with is logged.
+	maxHello = 4 << 10
+
+	// A node may dial before gossip has told of it. It is not listened to
+	// until then.
+	strangerTime = 10 * time.Second
+	maxStrangers = 64
+	// twinTime bounds the question to a member whether it is still there.
+	twinTime = time.Second
+	// idleTime is how long a connection without a stream or a call stays.
+	idleTime = 10 * time.Second
+	// maxStreams on one connection: a member has one Sync, and calls and pulls
+	// beside it.
+	maxStreams = 1024
 
 	// Of unary calls and pulls, where there is no Hello.
 	nodeHeader    = "starling-node"
@@ -53,7 +68,8 @@ func (c *Cluster) server() *grpc.Server {
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxSendMsgSize(MaxMessage),
 		grpc.ConnectionTimeout(helloTime),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 5 * time.Second, Timeout: 5 * time.Second}),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: 5 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	)
@@ -124,7 +140,11 @@ func (c *Cluster) serveSync(_ any, t grpc.ServerStream) error {
 		return err
 	}
 	h := parseHello(first.b)
-	if r := c.check(h, c.certified(ctx)); r != nil {
+	r := c.check(h, c.certified(ctx))
+	if r == nil && c.twin(ctx, h.Life.Node, h.Life.Epoch) {
+		r = &refusal{helloTwin, codes.AlreadyExists, "an earlier start of this node is still running"}
+	}
+	if r != nil {
 		c.refuse(r, h, addr)
 		return r
 	}
@@ -132,6 +152,10 @@ func (c *Cluster) serveSync(_ any, t grpc.ServerStream) error {
 		return err
 	}
 	slow.Stop()
+	if r := c.acquainted(ctx, h.Life.Node); r != nil {
+		c.refuse(r, h, addr)
+		return r
+	}
 	c.sawHello(h.Life.Node, h.Life.Epoch)
 	s := &stream{peer: h.Life.Node, epoch: h.Life.Epoch, sends: make(chan outgoing), done: make(chan struct{}), stop: func() {}}
 	// pump's reader ends with the context, which ends when this returns: so it
@@ -148,6 +172,62 @@ func (c *Cluster) serveSync(_ any, t grpc.ServerStream) error {
 		s.end(ctx.Err())
 	}
 	return status.Error(codes.Unavailable, "stream ended: "+s.err.Error())
+}
+
+// acquainted waits until gossip has told of a node that has dialled. Whoever
+// is no member is not listened to: until then only what fits into the window
+// of its stream is taken.
+func (c *Cluster) acquainted(ctx context.Context, id string) *refusal {
+	if c.knows(id) {
+		return nil
+	}
+	if c.strangers.Add(1) > maxStrangers {
+		c.strangers.Add(-1)
+		return &refusal{helloStranger, codes.ResourceExhausted, "too many nodes that are no members"}
+	}
+	defer c.strangers.Add(-1)
+	late := time.NewTimer(strangerTime)
+	defer late.Stop()
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+		case <-late.C:
+		case <-look.C:
+			if !c.knows(id) {
+				continue
+			}
+			return nil
+		}
+		return &refusal{helloStranger, codes.FailedPrecondition, "gossip does not know this node"}
+	}
+}
+
+func (c *Cluster) knows(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.members[id] != nil
+}
+
+// twin tells whether a later life of a member than the known one cannot be,
+// because the known one is still there: it answers on the connection that this
+// node has to it.
+func (c *Cluster) twin(ctx context.Context, id string, epoch uint64) bool {
+	c.mu.Lock()
+	var conn *grpc.ClientConn
+	if m := c.members[id]; m != nil && m.gossiping && m.out != nil && m.out.epoch < epoch && m.link != nil {
+		conn = m.link.conn
+	}
+	c.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, twinTime)
+	defer cancel()
+	// Any answer will do.
+	err := conn.Invoke(c.asCaller(ctx), "/"+service+"/Alive", &body{}, &body{})
+	return status.Code(err) == codes.Unimplemented
 }
 
 // caller identifies who calls a unary method or pulls.
@@ -472,7 +552,8 @@ func (l *link) once(a address) error {
 	defer mu.Unlock()
 	if wrong != nil {
 		if !errors.Is(wrong, errOtherNode) && c.once("certificate", l.id) {
-			c.log.Warn("the certificate of a member is not accepted", zap.String("node", l.id), zap.String("host", a.host), zap.Error(wrong))
+			c.log.Warn("the certificate of a member is not accepted", zap.String("node", l.id), zap.String("host", a.host), zap.Error(wrong),
+				zap.String("hint", "have both the same secrets (--gossip-key-file), or certificates of an authority in --peer-ca?"))
 		}
 		return wrong
 	}

@@ -188,7 +188,7 @@ func (c *Cluster) hello() *body {
 
 func parseHello(b []byte) *pb.Hello {
 	var m pb.Message
-	if proto.Unmarshal(b, &m) != nil {
+	if len(b) > maxHello || proto.Unmarshal(b, &m) != nil {
 		return nil
 	}
 	return m.GetHello()
@@ -234,10 +234,21 @@ func (c *Cluster) check(h *pb.Hello, certified func(id string) bool) *refusal {
 func (c *Cluster) refuse(r *refusal, h *pb.Hello, addr string) {
 	c.metrics.refused[r.reason].Inc()
 	id := h.GetLife().GetNode()
-	if r.reason == helloOwnID {
-		c.conflict(id, c.gossipAddr.String(), addr)
+	c.mu.Lock()
+	m := c.members[id]
+	here := c.gossipAddr.String()
+	if m != nil {
+		here = m.Gossip.String()
 	}
-	if c.once("hello", r.reason, id, hostOf(addr)) {
+	c.mu.Unlock()
+	if r.reason == helloOwnID || r.reason == helloTwin {
+		c.conflict(id, here, hostOf(addr))
+	}
+	who := id
+	if m == nil { // it may say another one each time
+		who = ""
+	}
+	if c.once("hello", r.reason, who, hostOf(addr)) {
 		c.log.Warn("peer refused", zap.String("node", id), zap.String("name", h.GetName()), zap.String("address", addr),
 			zap.String("cluster", h.GetCluster()), zap.Uint32("wire", h.GetWire()), zap.Error(r))
 	}

@@ -143,30 +143,39 @@ func readFrame(m *pb.Frame) (*frame, error) {
 // stands at a time: a newer transfer replaces it.
 type staged struct {
 	transfer uint64
-	parts    [][]decoded
-	missing  int
-	touched  int64 // milliseconds
+	total    int
+	parts    map[int][]decoded // what has come: a promise costs nothing
+	bytes    int               // that it takes, about
+	touched  int64             // milliseconds
 }
+
+func newStaged(transfer uint64, total int) *staged {
+	return &staged{transfer: transfer, total: total, parts: map[int][]decoded{}}
+}
+
+// recordOverhead is what a decoded record takes besides its bytes.
+const recordOverhead = 256
 
 // add returns the frame when all parts are there. Parts may come in any order.
 func (s *staged) add(f *frame, part int) (*frame, error) {
-	if part >= len(s.parts) {
-		return nil, fmt.Errorf("%w: part %d of %d", ErrFrame, part, len(s.parts))
+	if part >= s.total {
+		return nil, fmt.Errorf("%w: part %d of %d", ErrFrame, part, s.total)
 	}
-	if s.parts[part] == nil {
-		if f.records == nil {
-			f.records = []decoded{}
-		}
+	if _, twice := s.parts[part]; !twice {
 		s.parts[part] = f.records
-		s.missing--
+		s.bytes += recordOverhead
+		for _, r := range f.records {
+			s.bytes += len(r.raw) + recordOverhead
+		}
 	}
-	if s.missing > 0 {
+	if len(s.parts) < s.total {
 		return nil, nil
 	}
 	whole := *f
 	whole.records = nil
 	last := f.from
-	for _, p := range s.parts {
+	for n := range s.total {
+		p := s.parts[n]
 		for _, d := range p {
 			if d.version <= last {
 				return nil, fmt.Errorf("%w: parts are not in order", ErrFrame)

@@ -69,6 +69,10 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		d.refuseLocked(from, badEpoch, fmt.Errorf("heads of epoch %d, known is %d", of.Epoch, d.epochs[from]))
 		return 0
 	}
+	if d.earlyLocked(of) {
+		d.metrics.refused.WithLabelValues(badEarly).Inc()
+		return 0
+	}
 	p := d.peerLocked(from)
 	if of.Epoch > p.epoch {
 		p.restart(of.Epoch)
@@ -77,7 +81,7 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		d.metrics.refused.WithLabelValues(badReplayed).Inc() // gossip does that every day
 		return 0
 	}
-	p.headsClock, p.heardAt = clock, time.Now()
+	p.headsClock, p.heardAt, p.far = clock, time.Now(), false
 	p.clockOff = time.Duration(clock.Millis()-time.Now().UnixMilli()) * time.Millisecond
 	p.ready, p.draining = hs.GetReady(), hs.GetDraining()
 	if !p.ready && !p.draining && time.Since(p.headsSent) > 200*time.Millisecond {
@@ -132,8 +136,13 @@ func (d *Replicator) heardOfOwnLocked(p *peer, h *pb.Head) {
 
 func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.Head, now int64) {
 	ownerClock := registry.Stamp(h.GetOwnerClock())
-	if off := d.opts.MaxClockOff.Milliseconds(); ownerClock.Millis()-now > off || h.GetDeadline()-now > off {
+	wall := d.opts.Clock.Wall()
+	if off := d.opts.MaxClockOff.Milliseconds(); ownerClock.Millis()-wall > off || h.GetDeadline()-wall > off {
 		d.refuseLocked(p.id, badClock, fmt.Errorf("head of %v has clock %v", id, ownerClock.Time()))
+		return
+	}
+	if d.lives[id] == nil && d.earlyLocked(id) {
+		d.metrics.refused.WithLabelValues(badEarly).Inc()
 		return
 	}
 	d.followLocked(ownerClock)
@@ -145,7 +154,7 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 		if p.id != id.Node && d.opts.Leases.over(ownerClock, h.GetDeadline(), p.headsClock) {
 			return // it has stood still since, and still serves what all others have dropped and forgotten
 		}
-		if len(d.lives) >= d.opts.MaxLives {
+		if d.fullLocked(id) {
 			d.refuseLocked(p.id, badTooMany, fmt.Errorf("head of %v", id))
 			return
 		}
@@ -176,7 +185,7 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 
 func (d *Replicator) mismatchLocked(from string, l *life) {
 	d.metrics.mismatches.Inc()
-	if key := from + " digest " + l.id.String(); !d.logged[key] {
+	if key := from + " digest " + l.id.String(); !d.logged[key] && len(d.logged) < 10_000 {
 		d.logged[key] = true
 		d.noteLocked(d.log.Error, "digest differs at the same version", zap.String("peer", from), zap.Stringer("life", l.id), zap.Uint64("version", l.applied))
 	}
@@ -184,8 +193,11 @@ func (d *Replicator) mismatchLocked(from string, l *life) {
 
 // adopt takes a clock of a peer; false: it is too far off to be believed.
 func (d *Replicator) adopt(from string, s registry.Stamp) bool {
-	if off := s.Millis() - d.now(); off > d.opts.MaxClockOff.Milliseconds() || -off > d.opts.MaxClockOff.Milliseconds() {
-		d.refuse(from, badClock, fmt.Errorf("its clock says %v", s.Time()))
+	if off := s.Millis() - d.opts.Clock.Wall(); off > d.opts.MaxClockOff.Milliseconds() || -off > d.opts.MaxClockOff.Milliseconds() {
+		d.mu.Lock()
+		d.refuseLocked(from, badClock, fmt.Errorf("its clock says %v", s.Time()))
+		d.peerLocked(from).far = true
+		d.mu.Unlock()
 		return false
 	}
 	d.mu.Lock()

@@ -8,7 +8,8 @@ import (
 
 // Leases are the times of design §6 that decide when an ended life is dropped.
 type Leases struct {
-	Detection time.Duration // of a death by memberlist
+	Detection time.Duration // of a silent death, by memberlist
+	Heads     time.Duration // between two heads: a process that is gone is noticed at once, but its last head is as old as that
 	Refused   time.Duration // its process is gone, its clients were reset, too
 	Silent    time.Duration // its clients may need 20.5 s to notice and register again
 	Cap       time.Duration // of a lease, and how long a silent one holds up others
@@ -37,20 +38,28 @@ func (t Leases) lease(silent bool, orphans, survivors int) time.Duration {
 // extra is what those of them have beyond it that are known to take so long to
 // register again. The others need not wait for them.
 func (t Leases) extra(silent bool, redo time.Duration) time.Duration {
-	return max(0, min(redo, t.Cap)-t.base(silent))
+	base := t.base(silent)
+	if !silent {
+		base += t.Heads // they were reset when it died
+	}
+	return max(0, min(redo, t.Cap)-base)
 }
 
 // deadline is absolute, so that nodes which hear of a death at different times
 // agree on it.
-func (t Leases) deadline(owner registry.Stamp, lease time.Duration) int64 {
-	return owner.Millis() + t.Detection.Milliseconds() + lease.Milliseconds()
+func (t Leases) deadline(owner registry.Stamp, silent bool, lease time.Duration) int64 {
+	until := t.Heads
+	if silent {
+		until = t.Detection
+	}
+	return owner.Millis() + (until + lease).Milliseconds()
 }
 
 // over reports whether no lease can be left of a life: of the longest one, with
 // all that may hold it up. All three are by the clock of who tells of it.
 func (t Leases) over(owner registry.Stamp, deadline int64, now registry.Stamp) bool {
 	if owner != 0 {
-		deadline = max(deadline, t.deadline(owner, max(t.Cap, t.Refused, t.Silent)))
+		deadline = max(deadline, t.deadline(owner, true, max(t.Cap, t.Refused, t.Silent)))
 	}
 	return deadline != 0 && now.Millis() > deadline+(t.PauseBound+t.ProbeBound).Milliseconds()
 }

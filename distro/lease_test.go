@@ -32,17 +32,20 @@ func TestLease(t *testing.T) {
 		redo, want time.Duration
 	}{
 		{"nobody is slow", false, 0, 0},
-		{"Python", false, 35 * time.Second, 25 * time.Second},
+		{"Python", false, 35 * time.Second, 24 * time.Second},
 		{"Python, silent", true, 35 * time.Second, 13 * time.Second},
 		{"shorter than the lease", true, 15 * time.Second, 0},
-		{"cap", false, time.Hour, 50 * time.Second},
+		{"cap", false, time.Hour, 49 * time.Second},
 	} {
 		if got := times.extra(c.silent, c.redo); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
-	if got := times.deadline(registry.StampAt(1_000_000), 10*time.Second); got != 1_012_500 {
-		t.Errorf("deadline %d", got)
+	if got := times.deadline(registry.StampAt(1_000_000), false, 10*time.Second); got != 1_011_000 {
+		t.Errorf("refused: deadline %d", got)
+	}
+	if got := times.deadline(registry.StampAt(1_000_000), true, 22*time.Second); got != 1_024_500 {
+		t.Errorf("silent: deadline %d", got)
 	}
 }
 

@@ -24,6 +24,21 @@ func (d *Replicator) makeLifeLocked(id registry.Life) *life {
 	return l
 }
 
+// early: membership does not know of that life yet, and the node is there with
+// an earlier one. Whatever is told of it has to wait: a life that never was
+// would end the present one for good.
+func (d *Replicator) earlyLocked(id registry.Life) bool {
+	m, ok := d.members[id.Node]
+	return ok && m.State == Alive && m.Epoch != 0 && id.Epoch > m.Epoch
+}
+
+// full: there is no room for a life that this node does not know. For those of
+// members that are there it always has some.
+func (d *Replicator) fullLocked(id registry.Life) bool {
+	m, ok := d.members[id.Node]
+	return len(d.lives) >= d.opts.MaxLives && !(ok && m.State == Alive && id.Epoch == m.Epoch)
+}
+
 // ended: a higher epoch of the node is known. Old and new life then stand side
 // by side.
 func (d *Replicator) endedLocked(id registry.Life) bool { return d.epochs[id.Node] > id.Epoch }
@@ -71,7 +86,7 @@ func (d *Replicator) judgeLocked(l *life) {
 		if spoken == 0 {
 			spoken = l.orphanedAt
 		}
-		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, lease))
+		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, l.silent, lease))
 	}
 }
 
@@ -167,13 +182,15 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 	if l == nil {
 		// Also one that came back meanwhile: what was moving at the drop must
 		// be hidden here as it is there.
-		if len(d.lives) >= d.opts.MaxLives {
+		id := readLife(h.GetLife())
+		if d.fullLocked(id) {
 			return nil
 		}
-		l = d.makeLifeLocked(readLife(h.GetLife()))
+		l = d.makeLifeLocked(id)
 		if back := registry.Stamp(h.GetBack()); back > at {
 			l.back = back
 		}
+		l.silent = !h.GetRefused()
 		d.dropLocked(l, at, "told by a peer")
 		return l
 	}
@@ -187,6 +204,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		starting := d.catchingUp && !d.served
 		expired := p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline
 		if starting || expired {
+			l.silent = l.silent || starting && !h.GetRefused()
 			d.dropLocked(l, at, "a peer has dropped it")
 		}
 	}

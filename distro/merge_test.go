@@ -63,7 +63,7 @@ func send(t testing.TB, c cut) *frame {
 			return err
 		}
 		if s == nil {
-			s = &staged{parts: make([][]decoded, m.GetFrame().GetParts()), missing: int(m.GetFrame().GetParts())}
+			s = newStaged(0, int(m.GetFrame().GetParts()))
 		}
 		whole, err = s.add(f, int(m.GetFrame().GetPart()))
 		return err
@@ -379,7 +379,7 @@ func TestParts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s == nil {
-			s = &staged{parts: make([][]decoded, m.GetFrame().GetParts()), missing: int(m.GetFrame().GetParts())}
+			s = newStaged(0, int(m.GetFrame().GetParts()))
 		}
 		f, err := readFrame(m.GetFrame())
 		if err != nil {

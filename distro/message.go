@@ -53,8 +53,8 @@ func (d *Replicator) news(from string, via Via) {
 	if via != Gossip {
 		p.reliable = via == Reliable
 	}
-	m, ok := d.members[from]
-	silent := ok && m.State == Silent
+	m, known := d.members[from]
+	silent := known && m.State == Silent || !known && d.saidSilentLocked(from)
 	if silent {
 		d.catchUpAgainLocked()
 	}
@@ -106,7 +106,7 @@ func (d *Replicator) collect(from string, via Via, m *pb.Frame) *frame {
 	}
 	f.byOwner = from == f.life.Node
 	for _, r := range f.records {
-		if r.clock.Millis()-d.now() > d.opts.MaxClockOff.Milliseconds() {
+		if r.clock.Millis()-d.opts.Clock.Wall() > d.opts.MaxClockOff.Milliseconds() {
 			d.refuse(from, badClock, fmt.Errorf("record of %v has clock %v", f.life, r.clock.Time()))
 			return nil
 		}
@@ -121,21 +121,59 @@ func (d *Replicator) collect(from string, via Via, m *pb.Frame) *frame {
 	defer d.mu.Unlock()
 	key := stageKey{from, id, via}
 	s := d.staged[key]
-	if s == nil || s.transfer != m.GetTransfer() || len(s.parts) != int(m.GetParts()) {
-		s = &staged{transfer: m.GetTransfer(), parts: make([][]decoded, m.GetParts()), missing: int(m.GetParts())}
+	if s == nil || s.transfer != m.GetTransfer() || s.total != int(m.GetParts()) {
+		d.unstageLocked(key)
+		s = newStaged(m.GetTransfer(), int(m.GetParts()))
+		d.makeRoomLocked(key)
 		d.staged[key] = s
 	}
 	s.touched = d.now()
+	was := s.bytes
 	whole, err := s.add(f, int(m.GetPart()))
+	d.stagedBytes += s.bytes - was
+	if err == nil && whole == nil && d.stagedBytes > d.opts.StagedBytes {
+		err = fmt.Errorf("%d bytes of unfinished frames", d.stagedBytes)
+	}
 	if err != nil {
 		d.refuseLocked(from, badTransmitted, err)
-		delete(d.staged, key)
-		return nil
+		whole = nil
 	}
-	if whole != nil {
-		delete(d.staged, key)
+	if err != nil || whole != nil {
+		d.unstageLocked(key)
 	}
 	return whole
+}
+
+// maxStaged frames of one peer and carrier wait for parts at a time: it sends
+// one after the other. Answers to pulls are as many as were asked for.
+const maxStaged = 4
+
+// makeRoomLocked lets the one go that has waited longest.
+func (d *Replicator) makeRoomLocked(k stageKey) {
+	if k.via == pulled {
+		return
+	}
+	var oldest stageKey
+	n := 0
+	for other, s := range d.staged {
+		if other.from != k.from || other.via != k.via {
+			continue
+		}
+		if n++; n == 1 || s.touched < d.staged[oldest].touched {
+			oldest = other
+		}
+	}
+	if n >= maxStaged {
+		d.metrics.refused.WithLabelValues(badTransmitted).Inc()
+		d.unstageLocked(oldest)
+	}
+}
+
+func (d *Replicator) unstageLocked(k stageKey) {
+	if s := d.staged[k]; s != nil {
+		d.stagedBytes -= s.bytes
+		delete(d.staged, k)
+	}
 }
 
 // wanted spares the work of decoding what is known already, or cannot be
@@ -152,7 +190,10 @@ func (d *Replicator) wanted(from string, via Via, id registry.Life, m *pb.Frame)
 		case !validLife(id), from != id.Node && !(member && id.Epoch >= d.epochs[id.Node]):
 			d.refuseLocked(from, badOwner, fmt.Errorf("frame of %v", id))
 			return false
-		case len(d.lives) >= d.opts.MaxLives:
+		case d.earlyLocked(id):
+			d.metrics.refused.WithLabelValues(badEarly).Inc()
+			return false
+		case d.fullLocked(id):
 			d.refuseLocked(from, badTooMany, fmt.Errorf("frame of %v", id))
 			return false
 		case m.GetFrom() > 0 && !m.GetWhole():

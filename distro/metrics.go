@@ -15,6 +15,7 @@ const (
 	badOversized   = "oversized"
 	badOwner       = "unknown_owner"
 	badEpoch       = "old_epoch"
+	badEarly       = "early_epoch" // membership does not know of it yet
 	badClock       = "clock"
 	badAboveOwn    = "above_own_life"
 	badReplayed    = "replayed"
@@ -24,7 +25,7 @@ const (
 	badTransmitted = "parts"
 )
 
-var reasons = []string{badMessage, badRecord, badUnknown, badOversized, badOwner, badEpoch, badClock, badAboveOwn, badReplayed, badGap,
+var reasons = []string{badMessage, badRecord, badUnknown, badOversized, badOwner, badEpoch, badEarly, badClock, badAboveOwn, badReplayed, badGap,
 	badTooMany, badUnreadable, badTransmitted}
 
 type metrics struct {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // preservation is self-preservation (design §6): when more nodes fell silent at
@@ -58,6 +60,27 @@ func tooQuiet(stable map[string]bool, members map[string]Member) bool {
 }
 
 func (p *preservation) active() bool { return !p.since.IsZero() && !p.overruled }
+
+// preserveLocked takes the newest states, and says when that begins or ends
+// self-preservation.
+func (d *Replicator) preserveLocked(now time.Time) {
+	was := d.preserve.since
+	d.preserve.observe(now, d.members, d.opts.StableAfter)
+	switch is := d.preserve.since; {
+	case was.IsZero() && !is.IsZero():
+		var silent []string
+		for id, m := range d.members {
+			if m.State == Silent && d.preserve.stable[id] {
+				silent = append(silent, m.Name)
+			}
+		}
+		slices.Sort(silent)
+		d.noteLocked(d.log.Warn, "self-preservation begins: more nodes are silent than leave a majority, so no lease runs; starling cluster tells for how long, and how to end it",
+			zap.Strings("silent", silent), zap.Duration("atMost", d.opts.Leases.PauseBound))
+	case !was.IsZero() && is.IsZero():
+		d.noteLocked(d.log.Info, "self-preservation ends: a majority answers", zap.Duration("after", now.Sub(was)))
+	}
+}
 
 // Stable returns the members that the node should remember over a restart: a
 // majority is one of them.

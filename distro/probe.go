@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -14,7 +15,8 @@ import (
 // probing is how far the expiry probe of a life is; guarded by the
 // replicator's mu.
 type probing struct {
-	due     bool // the lease is over: its addresses are dialled
+	early   bool // the lease is over in a moment: its addresses are dialled already
+	due     bool // the lease is over
 	scanned bool
 	visible int // instances shown on its behalf when they were last looked at
 }
@@ -25,6 +27,7 @@ type target struct {
 	service registry.ServiceKey
 	key     registry.InstanceKey
 	since   registry.Stamp
+	end     int64 // milliseconds; of its lease
 }
 
 // probeLoop dials the addresses of orphans whose lease is over, so that a cut
@@ -40,6 +43,7 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
+		case <-d.probesDue:
 		case <-ctx.Done():
 			return
 		}
@@ -47,7 +51,7 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 		d.mu.Lock()
 		var due []registry.Life
 		for _, l := range d.lives {
-			if l.probing.due && l.state == registry.Orphaned && !d.catchingUp {
+			if (l.probing.due || l.probing.early) && l.state == registry.Orphaned && !d.catchingUp {
 				due = append(due, l.id)
 			}
 		}
@@ -68,7 +72,9 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 			seen[t] = at
 		}
 		next = seen // of the rest nothing is shown any more, or another node has it
-		d.dialAll(ctx, round)
+		if d.dialAll(ctx, round) {
+			mark(d.probesDue) // fewer are shown now
+		}
 	}
 }
 
@@ -77,11 +83,12 @@ func (d *Replicator) probeLoop(ctx context.Context) {
 func (d *Replicator) scan(id registry.Life, living []string) (mine []target) {
 	visible := 0
 	d.mu.Lock()
-	slow := false // whether the lease of slow clients is over, too
+	now, end, extra := d.now(), int64(0), int64(0)
 	if l := d.lives[id]; l != nil {
-		slow = d.now() >= l.deadline+l.paused+l.extra(d.opts.Leases)
+		end, extra = l.deadline+l.paused, l.extra(d.opts.Leases)
 	}
 	d.mu.Unlock()
+	slow := now+d.opts.ProbeTimeout.Milliseconds() >= end+extra // the lease of slow clients ends, too
 	d.opts.Registry.Orphans(id, func(k registry.ServiceKey, s *registry.Shown) {
 		visible++
 		if s.Slow && !slow {
@@ -89,55 +96,77 @@ func (d *Replicator) scan(id registry.Life, living []string) (mine []target) {
 		}
 		addr := address(s.InstanceKey)
 		if rendezvous(k.String()+" "+addr+" "+s.Cluster, living) == d.self.Node {
-			mine = append(mine, target{id, k, s.InstanceKey, s.Since})
+			t := target{id, k, s.InstanceKey, s.Since, end}
+			if s.Slow {
+				t.end += extra
+			}
+			mine = append(mine, t)
 		}
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if l := d.lives[id]; l != nil && l.probing.due {
 		l.probing.scanned, l.probing.visible = true, visible
+		if visible == 0 {
+			mark(d.leaseDue)
+		}
 	}
 	return mine
 }
 
 func address(k registry.InstanceKey) string { return net.JoinHostPort(k.IP, strconv.Itoa(k.Port)) }
 
-// dialAll paces the dials, and waits for all of them.
-func (d *Replicator) dialAll(ctx context.Context, targets []target) {
+// dialAll paces the dials, waits for all of them, and reports whether any was
+// in vain.
+func (d *Replicator) dialAll(ctx context.Context, targets []target) bool {
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	var vain atomic.Bool
 	gap := time.Second / time.Duration(max(1, d.opts.ProbeRate))
 	for n, t := range targets {
 		if n > 0 {
 			select {
 			case <-time.After(gap):
 			case <-ctx.Done():
-				return
 			}
 		}
 		wg.Go(func() {
-			d.metrics.dialled.Inc()
-			answers := d.answers(ctx, address(t.key))
-			if answers || ctx.Err() != nil {
-				return
+			if d.unanswered(ctx, t) {
+				vain.Store(true)
 			}
-			d.opts.Awake()
-			d.mu.Lock()
-			l := d.lives[t.life]
-			still := l != nil && l.probing.due && l.state == registry.Orphaned && !d.catchingUp
-			if still {
-				l.probed = true
-			}
-			d.mu.Unlock()
-			if !still {
-				return // its owner has spoken meanwhile
-			}
-			d.metrics.unanswered.Inc()
-			p := registry.Probe{Of: t.life, Service: t.service, Instance: t.key, UpTo: t.since, Made: d.opts.Clock.Now()}
-			d.opts.Registry.Unanswered(p)
-			d.writeProbe(p)
 		})
 	}
+	wg.Wait()
+	return vain.Load()
+}
+
+// unanswered dials an address, and hides what is there if it does not answer
+// and its lease is over: it waits for that.
+func (d *Replicator) unanswered(ctx context.Context, t target) bool {
+	d.metrics.dialled.Inc()
+	if d.answers(ctx, address(t.key)) {
+		return false
+	}
+	select {
+	case <-time.After(time.Duration(t.end-d.now()) * time.Millisecond): // at once if it is over
+	case <-ctx.Done():
+		return false
+	}
+	d.opts.Awake()
+	d.mu.Lock()
+	l := d.lives[t.life]
+	still := l != nil && l.state == registry.Orphaned && !d.catchingUp && d.verdictLocked(l, d.now()) == dial
+	if still {
+		l.probed = true
+	}
+	d.mu.Unlock()
+	if !still {
+		return false // its owner has spoken meanwhile, or its lease was raised
+	}
+	d.metrics.unanswered.Inc()
+	p := registry.Probe{Of: t.life, Service: t.service, Instance: t.key, UpTo: t.since, Made: d.opts.Clock.Now()}
+	d.opts.Registry.Unanswered(p)
+	d.writeProbe(p)
+	return true
 }
 
 func (d *Replicator) probedLocked(id registry.Life) {
@@ -163,6 +192,22 @@ func (d *Replicator) SomeoneSilent() bool {
 func (d *Replicator) someoneSilentLocked() bool {
 	for _, m := range d.members {
 		if m.State == Silent {
+			return true
+		}
+	}
+	for id := range d.lives {
+		if _, member := d.members[id.Node]; !member && d.saidSilentLocked(id.Node) {
+			return true
+		}
+	}
+	return false
+}
+
+// saidSilentLocked reports whether peers tell by their heads that a node is
+// silent. Membership of a node that has just started does not know it.
+func (d *Replicator) saidSilentLocked(node string) bool {
+	for id, l := range d.lives {
+		if id.Node == node && l.state != registry.Living && l.silent && !d.endedLocked(id) {
 			return true
 		}
 	}

@@ -75,6 +75,7 @@ func (d *Replicator) readinessLocked(now time.Time) {
 // waitsForLocked returns "" when this node has caught up.
 func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) {
 	anyone := false
+	near, far := 0, 0
 	for id, m := range d.members {
 		if id == d.self.Node || m.State != Alive {
 			continue
@@ -82,6 +83,11 @@ func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) 
 		anyone = true
 		p := d.peers[id]
 		peerReady = peerReady || p != nil && p.ready
+		if p != nil && p.far {
+			far++
+		} else if p != nil && p.headsClock != 0 {
+			near++
+		}
 		switch {
 		case why != "":
 		case p == nil || p.targets == nil:
@@ -97,6 +103,8 @@ func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) 
 	}
 	waited := now.Sub(d.since)
 	switch {
+	case !d.served && near == 0 && far > 1: // it would serve what it has alone
+		why = fmt.Sprintf("a clock that is right: %d other nodes are more than %v off", far, d.opts.MaxClockOff)
 	case waited >= d.opts.CatchUp:
 		why = ""
 	case !anyone && d.opts.Joined && waited < d.opts.JoinAlone:

@@ -135,7 +135,8 @@ type Options struct {
 	Grace          time.Duration // of tombstones and hides
 	TombstoneBytes int           // of each life
 	MaxHides       int           // of one record
-	MaxLives       int
+	MaxLives       int           // besides those of members that are there
+	StagedBytes    int           // of frames of which parts are missing
 
 	CatchUp   time.Duration // at most
 	JoinAlone time.Duration // nobody is reachable
@@ -155,12 +156,12 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Awake: func() {}, Outlived: func() {},
-		Leases: Leases{Detection: 2500 * time.Millisecond, Refused: 10 * time.Second, Silent: 22 * time.Second, Cap: time.Minute,
+		Leases: Leases{Detection: 2500 * time.Millisecond, Heads: time.Second, Refused: 10 * time.Second, Silent: 22 * time.Second, Cap: time.Minute,
 			Restart: 30 * time.Second, RedoRate: 2000, MovingFor: 10 * time.Second, ProbeBound: 3 * time.Minute, PauseBound: 3 * time.Minute},
 		Tick: time.Second, BusyFor: 10 * time.Millisecond, BusyBytes: 64 << 10, ReliableFor: 50 * time.Millisecond,
 		GossipFrames: true, GossipPerSecond: 20, GossipHeads: 5 * time.Second, PullDelay: 250 * time.Millisecond, PullTimeout: 10 * time.Second,
-		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 200,
-		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 4096,
+		ProbeEvery: 5 * time.Second, ProbeTimeout: time.Second, ProbeRate: 1000,
+		StableAfter: time.Minute, DropMemory: 10 * time.Minute, Grace: 10 * time.Minute, TombstoneBytes: 64 << 20, MaxHides: 10_000, MaxLives: 1024, StagedBytes: 1 << 30,
 		CatchUp: 10 * time.Second, JoinAlone: 5 * time.Second,
 		SnapshotEvery: 10 * time.Second, SnapshotAge: 5 * time.Minute,
 		MaxClockOff: 24 * time.Hour, FlagClockOff: time.Second,
@@ -202,21 +203,24 @@ type Replicator struct {
 	dirty   dirtyKeys
 	writing sync.Mutex // by who writes the own life
 
-	dialler *dialler
+	dialler   *dialler
+	leaseDue  chan struct{} // one slot: look at the leases
+	probesDue chan struct{} // one slot: there is something to dial
 
-	mu       sync.Mutex
-	stopped  bool
-	lives    map[registry.Life]*life
-	own      *life
-	outboxes map[registry.Life]*outbox
-	epochs   map[string]uint64 // newest known of each node
-	members  map[string]Member
-	peers    map[string]*peer // all that were heard of
-	preserve preservation
-	written  uint64 // bytes of own records, ever
-	staged   map[stageKey]*staged
-	pulling  map[registry.Life]*pull
-	logged   map[string]bool // peer and reason
+	mu          sync.Mutex
+	stopped     bool
+	lives       map[registry.Life]*life
+	own         *life
+	outboxes    map[registry.Life]*outbox
+	epochs      map[string]uint64 // newest known of each node
+	members     map[string]Member
+	peers       map[string]*peer // all that were heard of
+	preserve    preservation
+	written     uint64 // bytes of own records, ever
+	staged      map[stageKey]*staged
+	stagedBytes int
+	pulling     map[registry.Life]*pull
+	logged      map[string]bool // peer and reason
 
 	ready, served, catchingUp, draining, replaced bool
 
@@ -239,7 +243,7 @@ func New(o Options) *Replicator {
 		epochs: map[string]uint64{o.Life.Node: o.Life.Epoch}, members: map[string]Member{}, peers: map[string]*peer{},
 		staged: map[stageKey]*staged{}, pulling: map[registry.Life]*pull{}, logged: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.dialler = newDialler()
+	d.dialler, d.leaseDue, d.probesDue = newDialler(), make(chan struct{}, 1), make(chan struct{}, 1)
 	d.dirty = dirtyKeys{keys: map[registry.RecordKey]struct{}{}, wake: make(chan struct{}, 1)}
 	d.preserve = preservation{aliveSince: map[string]time.Time{}, stable: map[string]bool{}}
 	for _, id := range o.Stable {

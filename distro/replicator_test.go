@@ -429,3 +429,141 @@ func TestMergeHides(t *testing.T) {
 		t.Errorf("%v, %d", got, cut)
 	}
 }
+
+func headsOf(l registry.Life, clock int64, heads ...*pb.Head) []byte {
+	return encodeHeads(&pb.Heads{Life: lifeMessage(l), Clock: uint64(registry.StampAt(clock)), Full: true, Heads: heads})
+}
+
+// Clocks are held against the wall, not against what was adopted: else each
+// step of a day would allow the next one.
+func TestClockDoesNotRunAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := alone(t)
+		defer d.Stop()
+		peer := testLife(1, 3)
+		d.Members([]Member{{ID: peer.Node, Epoch: peer.Epoch}})
+		at := time.Now().UnixMilli()
+		for n := range uint64(5) {
+			at += 23 * 3_600_000
+			d.Message(peer.Node, Stream, headsOf(peer, at, &pb.Head{Life: lifeMessage(peer), OwnerClock: uint64(registry.StampAt(at))}))
+			r := encodeRecord(99, "k", n+1, registry.StampAt(at), false, nil)
+			d.Message(peer.Node, Stream, encode(&pb.Message{Body: &pb.Message_Frame{Frame: &pb.Frame{Life: lifeMessage(peer), From: n, To: n + 1, Whole: n == 0, Records: [][]byte{r}}}}))
+		}
+		if ahead := d.now() - time.Now().UnixMilli(); ahead > 24*3_600_000 {
+			t.Errorf("%v ahead", time.Duration(ahead)*time.Millisecond)
+		}
+		if got := testutil.ToFloat64(d.metrics.refused.WithLabelValues(badClock)); got != 5 {
+			t.Errorf("%v refused", got)
+		}
+	})
+}
+
+// It is membership that says when a node has started again: a life that it has
+// not heard of does not end the one that is there, whoever tells of it.
+func TestLifeThatNeverWas(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(1, "a", 80)
+		time.Sleep(2 * time.Second)
+		d, b := w.nodes[0].d, w.nodes[1].life
+		never := registry.Life{Node: b.Node, Epoch: b.Epoch + 7}
+		for _, from := range []int{1, 2} {
+			of := w.nodes[from].life
+			if from == 1 {
+				of = never
+			}
+			now := w.nodes[0].clock.Millis()
+			d.Message(of.Node, Gossip, headsOf(of, now, &pb.Head{Life: lifeMessage(never), Applied: 1, OwnerClock: uint64(registry.StampAt(now))}))
+			d.Message(of.Node, Gossip, encode(&pb.Message{Body: &pb.Message_Frame{Frame: &pb.Frame{Life: lifeMessage(never), To: 1, Whole: true}}}))
+		}
+		if got := testutil.ToFloat64(d.metrics.refused.WithLabelValues(badEarly)); got != 4 {
+			t.Errorf("refused %v", got)
+		}
+		time.Sleep(time.Minute)
+		w.expectState(0, b, registry.Living)
+		w.expectEqual(0, 1, 2)
+	})
+}
+
+// The lives of members that are there have room, whatever else is told.
+func TestMembersHaveRoom(t *testing.T) {
+	d := alone(t)
+	defer d.Stop()
+	d.opts.MaxLives = 10
+	peer, late := testLife(1, 3), testLife(2, 5)
+	d.Members([]Member{{ID: peer.Node, Epoch: peer.Epoch}})
+	now := time.Now().UnixMilli()
+	var strange []*pb.Head
+	for n := range 50 {
+		strange = append(strange, &pb.Head{Life: lifeMessage(testLife(100+n, 1)), Applied: 1, State: uint32(registry.Orphaned)})
+	}
+	d.Message(peer.Node, Stream, headsOf(peer, now, strange...))
+	d.Members([]Member{{ID: peer.Node, Epoch: peer.Epoch}, {ID: late.Node, Epoch: late.Epoch}})
+	d.Message(late.Node, Stream, headsOf(late, now, &pb.Head{Life: lifeMessage(late), OwnerClock: uint64(registry.StampAt(now))}))
+	d.Message(peer.Node, Stream, headsOf(peer, now+1, &pb.Head{Life: lifeMessage(peer), OwnerClock: uint64(registry.StampAt(now))}))
+	if d.lives[late] == nil || d.lives[peer] == nil || len(d.lives) > 12 {
+		t.Errorf("%d lives: %v, %v", len(d.lives), d.lives[late], d.lives[peer])
+	}
+}
+
+// Frames of which parts never come cost no more than what has come, and that
+// is bounded.
+func TestPartsThatNeverCome(t *testing.T) {
+	d := alone(t)
+	defer d.Stop()
+	peer := testLife(1, 1000)
+	d.Members([]Member{{ID: peer.Node, Epoch: peer.Epoch}})
+	d.opts.StagedBytes = 100_000
+	part := func(epoch, transfer uint64, part, parts uint32, records ...[]byte) {
+		d.Message(peer.Node, Stream, encode(&pb.Message{Body: &pb.Message_Frame{Frame: &pb.Frame{Life: lifeMessage(testLife(1, epoch)), To: 1 << 40, Whole: true,
+			Part: part, Parts: parts, Transfer: transfer, Records: records}}}))
+	}
+	for epoch := range uint64(500) {
+		part(epoch+1, 1, 0, maxParts)
+	}
+	if len(d.staged) != maxStaged {
+		t.Errorf("%d frames wait", len(d.staged))
+	}
+	for n := range uint64(10) {
+		r := encodeRecord(99, fmt.Sprint(n), n+1, 1, false, make([]byte, 30_000))
+		part(1000, 2, uint32(n), 1000, r)
+		if d.stagedBytes > 140_000 {
+			t.Fatalf("%d bytes wait", d.stagedBytes)
+		}
+	}
+	if testutil.ToFloat64(d.metrics.refused.WithLabelValues(badTransmitted)) < 498 {
+		t.Error("not counted")
+	}
+	d.mu.Lock()
+	for k := range d.staged {
+		d.unstageLocked(k)
+	}
+	if d.stagedBytes != 0 {
+		t.Errorf("%d bytes of nothing", d.stagedBytes)
+	}
+	d.mu.Unlock()
+}
+
+// A node whose clock is a day off from all others' takes nothing of them, and
+// so no clients either.
+func TestFarClockIsNotReady(t *testing.T) {
+	run(t, 4, func(w *world) {
+		w.nodes[3].skew = 25 * time.Hour
+		for n := range w.nodes {
+			w.start(n)
+		}
+		for n := range w.nodes {
+			for p := range w.nodes {
+				w.nodes[n].state[p] = Alive
+			}
+			w.tell(n)
+		}
+		time.Sleep(time.Minute)
+		for n, nd := range w.nodes {
+			if ok, why := nd.d.Ready(); ok == (n == 3) || n == 3 && !strings.Contains(why, "clock") {
+				t.Errorf("node %d: %v, %s", n, ok, why)
+			}
+		}
+		w.expectEqual(0, 1, 2)
+	})
+}

@@ -41,6 +41,7 @@ type peer struct {
 	reliable   bool           // its last message came without a stream
 	headsClock registry.Stamp // of its newest heads
 	heardAt    time.Time      // when they came
+	far        bool           // its newest heads were refused for their clock
 	clockOff   time.Duration  // against the wall clock of this machine
 	known      uint64         // of the own life, that it has applied
 	missed     bool           // it takes this node for gone

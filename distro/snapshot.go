@@ -204,7 +204,7 @@ func readSnapshotPart(m *pb.Frame, lives map[registry.Life]*loaded, parts map[re
 	if m.GetParts() > 1 {
 		s := parts[f.life]
 		if s == nil {
-			s = &staged{parts: make([][]decoded, m.GetParts()), missing: int(m.GetParts())}
+			s = newStaged(m.GetTransfer(), int(m.GetParts()))
 			parts[f.life] = s
 		}
 		if f, err = s.add(f, int(m.GetPart())); f == nil {
@@ -237,7 +237,7 @@ func (d *Replicator) load() {
 		if l.id.Node == d.self.Node && l.id.Epoch >= d.self.Epoch {
 			continue
 		}
-		if newest := max(l.maxRecord, l.ownerClock); newest.Millis()-d.now() < d.opts.MaxClockOff.Milliseconds() {
+		if newest := max(l.maxRecord, l.ownerClock); newest.Millis()-d.opts.Clock.Wall() < d.opts.MaxClockOff.Milliseconds() {
 			d.followLocked(newest)
 		}
 		l.shown = l.applied // before the replicator runs

@@ -2,7 +2,6 @@ package distro
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -11,17 +10,67 @@ import (
 )
 
 // tickLoop judges everything that depends on time. Its work is O(lives +
-// members), not O(clients).
+// members), not O(clients). Leases end when they are over, not with the next
+// tick: a second counts for those who call what is dead.
 func (d *Replicator) tickLoop(ctx context.Context) {
 	ticker := time.NewTicker(d.opts.Tick)
 	defer ticker.Stop()
 	for {
+		due := time.NewTimer(d.untilDue())
 		select {
 		case <-ticker.C:
 			d.tick()
+		case <-due.C:
+			d.leases()
+		case <-d.leaseDue:
+			d.leases()
 		case <-ctx.Done():
+		}
+		due.Stop()
+		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// untilDue is the time to the next moment at which the clock alone changes
+// what is to become of an orphan.
+func (d *Replicator) untilDue() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next := d.opts.Tick.Milliseconds()
+	if d.catchingUp {
+		return d.opts.Tick
+	}
+	now, early := d.now(), d.opts.ProbeTimeout.Milliseconds()
+	for _, l := range d.lives {
+		if l.state != registry.Orphaned {
+			continue
+		}
+		end := l.deadline + l.paused
+		for _, at := range []int64{end - early, end, end + l.extra(d.opts.Leases) - early, end + l.extra(d.opts.Leases)} {
+			if at > now {
+				next = min(next, at-now)
+			}
+		}
+	}
+	return time.Duration(next) * time.Millisecond
+}
+
+func (d *Replicator) leases() {
+	d.opts.Awake()
+	d.mu.Lock()
+	due := d.leasesLocked(0)
+	d.mu.Unlock()
+	d.drop(due)
+	d.carryAll()
+}
+
+// mark fills a slot.
+func mark(slot chan struct{}) {
+	select {
+	case slot <- struct{}{}:
+	default:
 	}
 }
 
@@ -32,7 +81,7 @@ func (d *Replicator) tick() {
 	// A stall must not count as a pause, and Awake has seen it.
 	passed := min(now.Sub(d.lastTick), 2*d.opts.Tick)
 	d.lastTick = now
-	d.preserve.observe(now, d.members, d.opts.StableAfter)
+	d.preserveLocked(now)
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}
@@ -65,7 +114,10 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 		case v == pause:
 			l.paused += passed.Milliseconds()
 		case v == dial:
-			l.probing.due = true
+			if !l.probing.due {
+				l.probing.due = true
+				mark(d.probesDue)
+			}
 			if l.probing.scanned && l.probing.visible == 0 {
 				due = append(due, l.id)
 			}
@@ -73,7 +125,13 @@ func (d *Replicator) leasesLocked(passed time.Duration) (due []registry.Life) {
 			due = append(due, l.id)
 		case v == wane:
 		default:
-			l.probing = probing{} // another lease was raised meanwhile
+			// A dial takes a while, so it begins before; it counts when the lease
+			// is over.
+			early := d.verdictLocked(l, now+d.opts.ProbeTimeout.Milliseconds()) == dial
+			if early && !l.probing.early {
+				mark(d.probesDue)
+			}
+			l.probing = probing{early: early} // not due, or not any more: another lease was raised meanwhile
 			if now < l.deadline+l.paused {
 				d.waneLocked(l, false) // its own was
 			}
@@ -133,7 +191,11 @@ func (d *Replicator) forgetLocked() {
 			l.dropped, l.back = 0, 0
 		}
 	}
-	maps.DeleteFunc(d.staged, func(_ stageKey, s *staged) bool { return now-s.touched > 60_000 })
+	for k, s := range d.staged {
+		if now-s.touched > 60_000 {
+			d.unstageLocked(k)
+		}
+	}
 }
 
 // Members takes the newest view of the cluster, this node included. It is
@@ -158,7 +220,7 @@ func (d *Replicator) Members(ms []Member) {
 		was, known := old[id]
 		switch {
 		case m.State == Alive:
-			if known && was.State == Silent {
+			if known && was.State == Silent || !known && d.saidSilentLocked(id) {
 				d.catchUpAgainLocked()
 			}
 			d.startSenderLocked(p)
@@ -179,7 +241,7 @@ func (d *Replicator) Members(ms []Member) {
 			delete(d.preserve.stable, id)
 		}
 	}
-	d.preserve.observe(time.Now(), d.members, d.opts.StableAfter)
+	d.preserveLocked(time.Now())
 	for _, l := range d.lives {
 		d.judgeLocked(l)
 	}

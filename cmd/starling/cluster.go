@@ -142,6 +142,10 @@ func (r *remote) writeCluster(nodes []*clusterNode) error {
 	clusters := map[string]bool{}
 	answered := 0
 	for _, n := range nodes {
+		if n.err == nil && n.ID != "" && n.Status.Node != n.ID {
+			// Such as one with an emptied data directory; it is a member itself.
+			n.err, n.Status = fmt.Errorf("another node, %s, answers at %s", short(n.Status.Node), n.Server), nil
+		}
 		if n.err != nil {
 			n.Error = n.err.Error()
 			failures = append(failures, n.err)

@@ -79,6 +79,13 @@ func TestCluster(t *testing.T) {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 
+	// The data directory of b was emptied: another node answers at its address.
+	b.answers["GET /cluster"] = clusterOf(idC, "node-d", 0)
+	status, stdout, _ = starling(nil, "cluster", "--server", a.addr)
+	if status != exitOK || !strings.Contains(stdout, "another node, "+short(idC)+", answers at "+b.addr) || strings.Contains(stdout, "node-d") {
+		t.Errorf("status %d: %s", status, stdout)
+	}
+
 	ofB.Cluster = "fedcba"
 	b.answers["GET /cluster"] = ofB
 	if status, _, stderr := starling(nil, "cluster", "--server", a.addr); status != exitFailed || !strings.Contains(stderr, "different clusters") {

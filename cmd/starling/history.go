@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,9 @@ day (history-keep). What was forgotten, and which nodes did not answer, is said 
 			instance := ""
 			if len(args) > 1 {
 				instance = args[1]
+				if _, _, err := net.SplitHostPort(instance); err != nil {
+					return fmt.Errorf("INSTANCE: %q is not IP:PORT, as in 10.0.0.7:8080 or [fd00::7]:8080", instance)
+				}
 			}
 			h, err := ask(c.Context(), func(ctx context.Context) (*api.History, error) {
 				return client.History(ctx, api.Service{Namespace: r.namespace, Group: r.group, Name: args[0]}, instance)

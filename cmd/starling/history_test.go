@@ -67,8 +67,7 @@ func TestHistory(t *testing.T) {
 	if status, _, stderr := starling(nil, "history", "order", "10.0.0.8:1", "--server", a.addr); status != exitFailed || !strings.Contains(stderr, "instance 10.0.0.7:8080 of service order") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
-	a.answers["GET /history?instance=x&service=order"] = &api.Error{Status: 400, Code: api.CodeBadRequest, Message: "instance is not IP:PORT: x", Hint: "for example"}
-	if status, _, stderr := starling(nil, "history", "order", "x", "--server", a.addr); status != exitFailed || !strings.Contains(stderr, "IP:PORT") {
+	if status, _, stderr := starling(nil, "history", "order", "x", "--server", a.addr); status != exitUsage || !strings.Contains(stderr, "IP:PORT") {
 		t.Errorf("status %d: %s", status, stderr)
 	}
 }

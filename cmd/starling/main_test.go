@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/node"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -541,4 +543,28 @@ func TestLogLevel(t *testing.T) {
 	f("info", 3)
 	f("warn", 2)
 	f("error", 1)
+}
+
+// A node that others know more of than it does begins a new life, but not for
+// ever.
+func TestNewLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, pause := range []time.Duration{time.Second, 4 * time.Minute} {
+			starts := 0
+			start := func() (running, error) {
+				starts++
+				n := &fakeNode{done: make(chan struct{}), stop: make(chan error, 1), err: node.ErrOutlived}
+				n.stop <- nil
+				if starts == 10 {
+					n.err = errors.New("disk full")
+				}
+				time.AfterFunc(pause, func() { close(n.done) })
+				return n, nil
+			}
+			err := serveLives(t.Context(), start, make(chan os.Signal), time.Second, zap.NewNop())
+			if few := pause < time.Minute; few && (starts != 1+newLives || !errors.Is(err, node.ErrOutlived)) || !few && starts != 10 {
+				t.Errorf("every %v: %d starts, %v", pause, starts, err)
+			}
+		}
+	})
 }

@@ -57,10 +57,10 @@ func writeMembers(p *process, m *api.Members) error {
 		}
 		ready := "no"
 		switch {
-		case n.Draining:
-			ready = "draining"
 		case n.State != api.StateAlive:
 			ready = "-"
+		case n.Draining:
+			ready = "draining"
 		case n.Ready:
 			ready = "yes"
 		}

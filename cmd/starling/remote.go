@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,6 +68,7 @@ func noFiles(c *cobra.Command) {
 
 // client makes the client of --server.
 func (r *remote) client() (*api.Client, error) {
+	log.SetOutput(io.Discard) // net/http writes there what a server of another protocol says
 	server := r.server
 	if server == "" {
 		for _, kv := range r.p.env {
@@ -96,6 +98,7 @@ func (r *remote) clients() ([]*api.Client, error) {
 	if len(r.servers) > 0 && r.server != "" {
 		return nil, errors.New("--server and --servers exclude each other")
 	}
+	log.SetOutput(io.Discard)
 	var clients []*api.Client
 	for _, s := range r.servers {
 		c, err := api.NewClient(s)

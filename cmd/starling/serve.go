@@ -97,15 +97,42 @@ func serve(ctx context.Context, p *process, s *settings) error {
 	if len(s.strange) > 0 {
 		logger.Warn("environment variables that name no setting are ignored", zap.Strings("variables", s.strange))
 	}
-	n, err := node.Start(ctx, opts)
-	if err != nil {
-		return err
+	start := func() (running, error) {
+		n, err := node.Start(ctx, opts)
+		if err == nil && s.logFormat == "console" {
+			announce(p.stdout, &opts)
+		}
+		return n, err
 	}
-	if s.logFormat == "console" {
-		announce(p.stdout, &opts)
-	}
+	return serveLives(ctx, start, signals, opts.DrainTimeout, logger)
+}
 
-	return supervise(ctx, n, signals, opts.DrainTimeout, logger)
+// A node begins a new life of its own accord this often in that time: one that
+// has to again and again shares its identity with another process.
+const (
+	newLives     = 3
+	newLivesTime = 10 * time.Minute
+)
+
+// serveLives runs a node, and again if it must begin a new life.
+func serveLives(ctx context.Context, start func() (running, error), signals <-chan os.Signal, within time.Duration, logger *zap.Logger) error {
+	var begun []time.Time
+	for {
+		n, err := start()
+		if err != nil {
+			return err
+		}
+		err = supervise(ctx, n, signals, within, logger)
+		if !errors.Is(err, node.ErrOutlived) || errors.Is(err, errSecondSignal) {
+			return err
+		}
+		now := time.Now()
+		begun = append(begun, now)
+		if len(begun) > newLives && now.Sub(begun[len(begun)-1-newLives]) < newLivesTime {
+			return err
+		}
+		logger.Warn("the node begins a new life", zap.Error(err))
+	}
 }
 
 // A running node; [node.Node] is one, and a test has others that fail or hang.
@@ -140,9 +167,11 @@ func supervise(ctx context.Context, n running, signals <-chan os.Signal, within 
 		return errors.Join(failure, err)
 	case <-signals:
 		// The process ends without waiting for the goroutine above.
-		return errors.Join(failure, errors.New("stopped at once by a second signal"))
+		return errors.Join(failure, errSecondSignal)
 	}
 }
+
+var errSecondSignal = errors.New("stopped at once by a second signal")
 
 // announce tells people where the node can be reached. A log collector finds it
 // in the node's own log line.

@@ -59,6 +59,9 @@ could not be asked.`,
 				return err
 			}
 			if err := v.run(c.Context(), questions, within, r.keeps); err != nil {
+				if len(r.servers) > 0 { // --server is no advice
+					return errFailed{errors.New(lines(err))}
+				}
 				return failed(err)
 			}
 			if r.json {
@@ -77,6 +80,20 @@ could not be asked.`,
 	c.Flags().DurationVar(&within, "within", 10*time.Second, "time in which services that change may become quiet")
 	noFiles(c)
 	return c
+}
+
+// stateNow is what a node thinks of a member; "": it does not say.
+func stateNow(ctx context.Context, c *api.Client, id string) string {
+	m, err := ask(ctx, c.Members)
+	if err != nil {
+		return ""
+	}
+	for _, member := range m.Members {
+		if member.ID == id {
+			return member.State
+		}
+	}
+	return ""
 }
 
 func (r *remote) keeps(s api.Service) bool {
@@ -105,14 +122,17 @@ func (r *remote) hashQuestions(ctx context.Context) (*verification, []hashQuesti
 			defer cancel()
 			h, err := c.Hashes(ctx, id)
 			if err != nil && direct != nil {
+				if state := stateNow(ctx, c, id); state != "" && state != api.StateAlive {
+					return nil, fmt.Errorf("%s has become %s meanwhile; without it: starling verify once more", name, state)
+				}
 				if own, e := direct.Hashes(ctx, ""); e == nil && own.Node == id {
 					return own, nil
 				}
 			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
+			if err != nil && name != c.Server() { // which says so itself
+				err = fmt.Errorf("%s: %w", name, err)
 			}
-			return h, nil
+			return h, err
 		})
 	}
 	if len(clients) > 1 {

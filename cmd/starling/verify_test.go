@@ -93,7 +93,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("%v: status %d: %s", args, status, stderr)
 		}
 	}
-	fails("127.0.0.1:1 refuses", "--servers", a.addr+",127.0.0.1:1")
+	fails("starling: 127.0.0.1:1 refuses", "--servers", a.addr+",127.0.0.1:1")
 	b.answers["GET /hashes"] = a.answers["GET /hashes"]
 	fails("one node", "--servers", a.addr+","+b.addr)
 	b.answers["GET /hashes"] = api.Hashes{Cluster: "y", Node: idB, Name: "node-b"}

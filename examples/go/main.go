@@ -2,6 +2,8 @@
 //
 //	go run . register order 10.0.0.1:8080   # until Ctrl-C
 //	go run . watch order                    # prints each change
+//
+// STARLING_SERVER names the nodes, HOST:PORT,…; the default is 127.0.0.1:8848.
 package main
 
 import (
@@ -30,20 +32,29 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 || args[0] == "register" && len(args) < 3 {
-		return fmt.Errorf("usage: register SERVICE IP:PORT | watch SERVICE (the server is STARLING_SERVER, default 127.0.0.1:8848)")
+		return fmt.Errorf("usage: register SERVICE IP:PORT | watch SERVICE (the servers are STARLING_SERVER, HOST:PORT,…, default 127.0.0.1:8848)")
 	}
 	server := os.Getenv("STARLING_SERVER")
 	if server == "" {
 		server = "127.0.0.1:8848"
 	}
-	host, port, err := hostPort(server)
-	if err != nil {
-		return err
+	// All nodes of a cluster: when one goes, the SDK only goes to another that
+	// it was told of here.
+	var servers []constant.ServerConfig
+	for s := range strings.SplitSeq(server, ",") {
+		host, port, err := hostPort(s)
+		if err != nil {
+			return fmt.Errorf("STARLING_SERVER: %w", err)
+		}
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]" // the SDK only puts a colon between IpAddr and Port
+		}
+		// The SDK finds the gRPC port from this one: + 1000.
+		servers = append(servers, constant.ServerConfig{IpAddr: host, Port: port})
 	}
 	tmp := filepath.Join(os.TempDir(), "starling-example")
 	client, err := clients.NewNamingClient(vo.NacosClientParam{
-		// The SDK finds the gRPC port from this one: + 1000.
-		ServerConfigs: []constant.ServerConfig{{IpAddr: host, Port: port}},
+		ServerConfigs: servers,
 		ClientConfig: constant.NewClientConfig(constant.WithLogDir(tmp), constant.WithCacheDir(tmp),
 			constant.WithLogLevel("error"), constant.WithNotLoadCacheAtStart(true), constant.WithUpdateCacheWhenEmpty(true)),
 	})

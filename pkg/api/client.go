@@ -194,6 +194,8 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	e := &Error{Code: CodeCannotReach, Message: fmt.Sprintf("%s cannot be asked: %v", c.server, err)}
 	var timeout interface{ Timeout() bool }
 	switch {
+	case strings.Contains(err.Error(), "readLoopPeekFailLocked"), strings.Contains(err.Error(), "malformed HTTP response"):
+		e.Message, e.Hint = c.server+" does not speak HTTP/1.1", "is this the HTTP port of the node? gRPC has that + 1000"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Message, e.Hint = c.server+" refuses the connection", "is the node running, and is this its HTTP port?"
 	case context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):

@@ -126,6 +126,20 @@ func TestClientErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	grpc := make(chan struct{})
+	go func() { // speaks first, as a gRPC server does
+		defer close(grpc)
+		if conn, err := l.Accept(); err == nil {
+			_, _ = conn.Write([]byte("\x00\x00\x18\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00\x00\x03\x00\x00\x03\xe8\x00\x04\x00\x01\x00\x00\x00\x06\x00\x01\x00\x00"))
+			_, _ = conn.Read(make([]byte, 1000))
+			conn.Close()
+		}
+	}()
+	c0, _ := NewClient(l.Addr().String())
+	if _, err := c0.Members(t.Context()); CodeOf(err) != CodeCannotReach || !strings.Contains(err.Error(), "the HTTP port") {
+		t.Errorf("gRPC: %v", err)
+	}
+	<-grpc
 	c, _ := NewClient(l.Addr().String()) // accepts, and says nothing
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()

@@ -117,7 +117,7 @@ func (t connTagger) HandleConn(ctx context.Context, s stats.ConnStats) {
 			t.server.admission.disconnected(c.host)
 		}
 		t.server.opts.Awake()
-		c.finish(registry.CauseConnectionLost, false)
+		c.finish(registry.CauseConnectionLost, nil)
 	}
 }
 
@@ -390,7 +390,7 @@ func (c *conn) Drop(cause registry.Cause) {
 	if cause == registry.CauseNoAck && c.server.opts.StalledLately() {
 		return
 	}
-	c.finish(cause, false)
+	c.finish(cause, nil)
 	c.closeTransport()
 }
 
@@ -401,9 +401,14 @@ func (c *conn) closeTransport() {
 }
 
 // finish unregisters the connection, once. Callers have called Awake before, but
-// for the one whom that calls, and who knows that this process was stalled.
-func (c *conn) finish(cause registry.Cause, stalled bool) {
+// for the one whom that calls, and who knows that this process was stalled, and
+// for how long the client has been gone by then; nil: it was not stalled.
+func (c *conn) finish(cause registry.Cause, stalled *time.Duration) {
 	s := c.server
+	var ago time.Duration
+	if stalled != nil {
+		ago = *stalled
+	}
 	c.mu.Lock()
 	if c.ended {
 		c.mu.Unlock()
@@ -430,7 +435,7 @@ func (c *conn) finish(cause registry.Cause, stalled bool) {
 		s.moved.Add(1)
 	}
 	c.withdraw(cause, situation{stopped: s.stopped.Load(), draining: s.draining.Load(), asked: asked,
-		stalled: stalled || s.opts.StalledLately(), silent: s.opts.SomeoneSilent()})
+		stalled: stalled != nil || s.opts.StalledLately(), silent: s.opts.SomeoneSilent(), ago: ago})
 }
 
 // withdraw takes back what the client publishes, now or later or not at all.
@@ -446,7 +451,7 @@ func (c *conn) withdraw(cause registry.Cause, is situation) {
 	switch {
 	case fate == stays:
 	case fate == moves && len(publishes) > 0:
-		s.depart(c, cause, publishes)
+		s.depart(c, cause, publishes, is.ago)
 	default:
 		c.client.Close(cause)
 	}

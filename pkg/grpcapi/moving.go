@@ -16,9 +16,10 @@ import (
 type situation struct {
 	stopped  bool // this node is going for good
 	draining bool
-	asked    bool // the client has been asked to move
-	stalled  bool // this process stood still just now
-	silent   bool // another node does not answer
+	asked    bool          // the client has been asked to move
+	stalled  bool          // this process stood still just now
+	silent   bool          // another node does not answer
+	ago      time.Duration // since the client has closed the connection, where that was noticed late
 }
 
 // A fate is what becomes of what the client of an ended connection publishes.
@@ -66,8 +67,8 @@ func (d *departed) mayGo(away time.Duration, draining bool) bool {
 // depart marks what the client publishes and lets movingLoop remove it. There
 // is room for as many as there may be connections; who comes beyond goes at
 // once.
-func (s *Server) depart(c *conn, cause registry.Cause, publishes []registry.ServiceKey) {
-	d := &departed{client: c.client, cause: cause, since: time.Now(), redo: time.Duration(redoSeconds(c.clientVersion)) * time.Second}
+func (s *Server) depart(c *conn, cause registry.Cause, publishes []registry.ServiceKey, ago time.Duration) {
+	d := &departed{client: c.client, cause: cause, since: time.Now().Add(-ago), redo: time.Duration(redoSeconds(c.clientVersion)) * time.Second}
 	for _, key := range publishes {
 		instances, _ := c.client.Published(key)
 		for _, i := range instances {
@@ -144,8 +145,11 @@ func (s *Server) removeDeparted(ctx context.Context) {
 func (s *Server) HandleClosed() int {
 	n := 0
 	for _, c := range s.registered() {
-		if c.transport != nil && peerClosed(c.transport) {
-			c.finish(registry.CauseConnectionLost, true)
+		if c.transport == nil {
+			continue
+		}
+		if closed, ago := peerClosed(c.transport); closed {
+			c.finish(registry.CauseConnectionLost, &ago)
 			c.closeTransport()
 			n++
 		}

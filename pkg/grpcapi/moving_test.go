@@ -350,7 +350,7 @@ func TestPeerClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if peerClosed(server) {
+		if closed, _ := peerClosed(server); closed {
 			t.Errorf("%s: an open connection counts as closed", how)
 		}
 		switch how {
@@ -362,10 +362,19 @@ func TestPeerClosed(t *testing.T) {
 			server.Close()
 		}
 		client.Close()
-		for deadline := time.Now().Add(5 * time.Second); !peerClosed(server); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			if closed, _ := peerClosed(server); closed {
+				break
+			}
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: is not seen", how)
 			}
+		}
+		time.Sleep(20 * time.Millisecond)
+		if _, ago := peerClosed(server); how == "closed" && (ago < 10*time.Millisecond || ago > time.Minute) {
+			t.Errorf("%s: %v ago", how, ago)
+		} else if how == "reset" && ago != 0 { // within five seconds it is not known
+			t.Errorf("%s: %v ago", how, ago)
 		}
 		server.Close()
 	}

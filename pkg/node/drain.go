@@ -58,11 +58,16 @@ func (d *drain) begin(context.Context) (api.Drain, error) {
 		return api.Drain{}, &api.Error{Status: 409, Code: api.CodeConflict, Message: "there is no other node that could take the clients",
 			Hint: "a node that is alone is simply stopped"}
 	}
-	if d.claim() {
-		go d.work(context.Background()) // ends within limit; a stop of the node waits for it
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.done == nil {
+		if ts, _ := targets(d.view(), d.replicator.ReadyPeers()); len(ts) == 0 {
+			return api.Drain{}, &api.Error{Status: 409, Code: api.CodeConflict, Message: "no other node is ready to take the clients",
+				Hint: "starling members shows when one is; a node that must go anyway is simply stopped"}
+		}
+		d.startLocked()
+		go d.move(context.Background()) // ends within limit; a stop of the node waits for it
+	}
 	return d.progressLocked(), nil
 }
 
@@ -95,39 +100,37 @@ func (d *drain) progressLocked() api.Drain {
 // run drains, or waits for the drain that is under way, at most until ctx
 // ends.
 func (d *drain) run(ctx context.Context) {
-	if d.claim() {
-		d.work(ctx)
+	d.mu.Lock()
+	if d.done != nil {
+		done := d.done
+		d.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
 		return
 	}
-	select {
-	case <-d.done: // constant by now
-	case <-ctx.Done():
-	}
+	d.startLocked()
+	d.mu.Unlock()
+	d.move(ctx)
 }
 
-// claim begins the drain, unless that was done: whoever asks from now on hears
-// that it is under way. The caller must work then.
-func (d *drain) claim() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.done != nil {
-		return false
-	}
+func (d *drain) startLocked() {
 	d.done = make(chan struct{})
 	d.state = api.Drain{State: api.DrainRunning, Step: "clients are asked to move to other nodes", Plan: d.planLocked(), Since: time.Now().UTC()}
-	return true
 }
 
-func (d *drain) work(ctx context.Context) {
+// move is what was started.
+func (d *drain) move(ctx context.Context) {
 	defer close(d.done)
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.replicator.SetDraining(true) // the others send nobody here
 	err := d.sdks.Drain(ctx, 0)
-	if errors.Is(err, grpcapi.ErrNoTarget) {
-		err = nil // they stay attached until the node ends
+	if errors.Is(err, grpcapi.ErrNoTarget) { // they stay attached until the node ends
+		err = nil
 		if d.hasPeer() {
-			d.log.Warn("no other node is ready: the clients stay until this node ends")
+			err = errors.New("no other node is ready: the clients stay until this node ends")
 		}
 	}
 	if d.hasPeer() {

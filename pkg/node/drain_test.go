@@ -1,35 +1,103 @@
 package node
 
 import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
+	"time"
 
 	"github.com/starling-registry/starling/pkg/api"
-	"github.com/starling-registry/starling/pkg/grpcapi"
-	"github.com/starling-registry/starling/pkg/push"
-	"github.com/starling-registry/starling/pkg/registry"
 )
 
-// The answer to the call that begins a drain says that it is under way, also if
-// nothing of it has been done yet: the command takes "none" for a node that was
-// started anew.
-func TestDrainIsUnderWayOnceItHasBegun(t *testing.T) {
-	reg := registry.New(registry.DefaultOptions())
-	gs := grpcapi.DefaultOptions()
-	gs.Registry, gs.Logger, gs.Metrics = reg, zap.NewNop(), prometheus.NewRegistry()
-	gs.Push = push.New(push.Options{Source: reg, Logger: zap.NewNop(), Metrics: prometheus.NewRegistry()})
-	sdks := grpcapi.New(gs)
-	defer sdks.Stop(t.Context())
-	d := &drain{operations: &operations{opts: &Options{}}, sdks: sdks, log: zap.NewNop()}
-	if s := d.progress().State; s != api.DrainNone {
-		t.Fatalf("state %q", s)
+// freePort is a main port whose followers are free too.
+func freePort(t *testing.T) int {
+	t.Helper()
+search:
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		l.Close()
+		for _, p := range []int{port, port + 1000, port + 1001, port - 902} {
+			if p > 65535 {
+				continue search
+			}
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+			if err != nil {
+				continue search
+			}
+			l.Close()
+		}
+		return port
 	}
-	if !d.claim() || d.claim() {
-		t.Fatal("it is begun once")
+	t.Fatal("no free ports")
+	return 0
+}
+
+// Who asks for a drain is answered that it runs, and never that there is none:
+// starling drain gave up then.
+func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
+	ports := []int{freePort(t), freePort(t)}
+	var nodes []*Node
+	for i, port := range ports {
+		o := testOptions(t, t.TempDir())
+		o.Name, o.Listen = "node"+strconv.Itoa(i), DefaultOptions().Listen
+		o.Port, o.GRPCPort, o.PeerPort, o.RaftPort, o.GossipPort = port, port+1000, port+1001, port-1000, port-902
+		o.Expect = 2
+		for _, p := range ports {
+			o.Join = append(o.Join, "127.0.0.1:"+strconv.Itoa(p))
+		}
+		nodes = append(nodes, start(t, o))
 	}
-	if s := d.progress().State; s != api.DrainRunning {
-		t.Fatalf("state %q", s)
+	defer stop(t, nodes[1])
+	defer stop(t, nodes[0])
+	drain := func(n *Node) (int, string) {
+		tr := &http.Transport{DisableKeepAlives: true}
+		defer tr.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(context.Background(), "POST", "http://"+n.HTTPAddr().String()+"/starling/v1/drain", strings.NewReader(`{"dryRun":false}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := (&http.Client{Transport: tr}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body)
+	}
+	var code int
+	var body string
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) { // until they have found each other
+		if code, body = drain(nodes[0]); code == 200 || time.Now().After(deadline) {
+			break
+		}
+	}
+	var d api.Drain
+	if err := json.Unmarshal([]byte(body), &d); err != nil || code != 200 || d.State != api.DrainRunning && d.State != api.DrainDone || d.Since.IsZero() {
+		t.Errorf("%d %s", code, body)
+	}
+	// The last node that is ready keeps its clients.
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, body := get(t, nodes[1], "GET", "/starling/v1/members"); strings.Contains(body, `"draining":true`) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody heard of the drain")
+		}
+	}
+	if code, body := drain(nodes[1]); code != 409 || !strings.Contains(body, "no other node is ready") {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := get(t, nodes[1], "GET", "/readyz"); code != 200 {
+		t.Errorf("a drain that was refused makes a node unready: %d %s", code, body)
 	}
 }

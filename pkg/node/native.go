@@ -129,6 +129,8 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 			return h, &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: "no member has the id " + node, Hint: "starling members shows them"}
 		}
 		h.Node, h.Name = node, m.Name
+		ctx, cancel := o.whileAlive(ctx, node)
+		defer cancel()
 		answer, err = o.call(ctx, node, "ServiceHashes", &starlingv1.ServiceHashesRequest{})
 	}
 	if err != nil {
@@ -144,6 +146,28 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 			Hash: hex64(s.Hash), Instances: int(s.Instances), UnchangedMillis: int64(s.UnchangedMillis)}
 	}
 	return h, nil
+}
+
+// whileAlive ends a long question to a node that has stopped to answer
+// meanwhile.
+func (o *operations) whileAlive(ctx context.Context, node string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		look := time.NewTicker(500 * time.Millisecond)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+			}
+			if m, ok := o.view().Member(node); !ok || m.State != cluster.Alive {
+				cancel()
+				return
+			}
+		}
+	}()
+	return ctx, cancel
 }
 
 func answerHashes(reg *registry.Registry, clock *registry.Clock) ([]byte, error) {

@@ -26,6 +26,11 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
+// ErrOutlived ends a node of whose present life others know more than it has
+// written: its data directory is an old copy, or used twice. The next start is
+// another life, and then all is well, unless the directory is still used twice.
+var ErrOutlived = errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; give the other node that has it an empty one, then start this one again")
+
 // A Node is a running server.
 type Node struct {
 	log        *zap.Logger
@@ -175,9 +180,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			do.Stable = append(do.Stable, k.ID)
 		}
 	}
-	do.Outlived = func() {
-		n.fail(errors.New("other nodes know more of this node's present life than it has written: its data directory is an old copy, or used twice; it must be started again"))
-	}
+	do.Outlived = func() { n.fail(ErrOutlived) }
 	do.Logger, do.Metrics = log, metrics
 	replicator = distro.New(do)
 
@@ -221,6 +224,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 
 	var serving atomic.Bool
 	ready := func() (bool, string) {
+		pulse.awake() // a node that stood still is not ready, also not for what was read first
 		if !serving.Load() {
 			return false, "the node is starting or stopping"
 		}

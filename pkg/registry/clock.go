@@ -65,6 +65,11 @@ func (c *Clock) Millis() int64 {
 	return max(c.millisLocked(), c.last.Millis())
 }
 
+// Wall is the clock of this machine in milliseconds. It knows nothing of what
+// was adopted: how far off another clock is must be measured against it, or
+// clocks that follow each other could run away together.
+func (c *Clock) Wall() int64 { return time.Now().Add(c.skew).UnixMilli() }
+
 // Adopt makes sure that every later stamp is above s.
 func (c *Clock) Adopt(s Stamp) {
 	c.mu.Lock()

@@ -2,11 +2,12 @@
 // absurd values, rude connections, floods of frames, odd HTTP. Each attack says
 // what must come of it; meanwhile a bystander uses the server as an SDK does
 // and must notice nothing, and afterwards goroutines, file descriptors and
-// memory must be what they were.
+// memory must be what they were. Then a cluster of three is attacked between its
+// nodes, in the same way.
 //
 //	attack [-bin bin/starling] [-run PATTERN] [-rounds N] [-soak 30m]
 //
-// Start reading at the table in attacks.go.
+// Start reading at the tables in attacks.go and peers.go.
 package main
 
 import (
@@ -44,10 +45,13 @@ func main() {
 		for _, at := range attacks {
 			fmt.Printf("%-24s %s\n", at.name, at.expect)
 		}
+		for _, at := range peerAttacks {
+			fmt.Printf("%-24s %s\n", at.name, at.expect)
+		}
 	case *soak > 0:
 		err = runSoak(ctx, *bin, *soak)
 	default:
-		err = runAttacks(ctx, *bin, only, *rounds)
+		err = runAll(ctx, *bin, only, *rounds)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
@@ -72,6 +76,26 @@ type arena struct {
 }
 
 const settleTime = 15 * time.Second
+
+// runAll attacks one server, and then a cluster.
+func runAll(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
+	var errs []error
+	any := false
+	if slices.ContainsFunc(attacks, func(at attack) bool { return only.MatchString(at.name) }) {
+		any = true
+		errs = append(errs, runAttacks(ctx, bin, only, rounds))
+	}
+	if ctx.Err() == nil && slices.ContainsFunc(peerAttacks, func(at peerAttack) bool { return only.MatchString(at.name) }) {
+		any = true
+		for range min(rounds, 3) {
+			errs = append(errs, runPeers(ctx, bin, only))
+		}
+	}
+	if !any {
+		return errors.New("no attack has such a name")
+	}
+	return errors.Join(errs...)
+}
 
 func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
 	srv, err := startServer(ctx, bin, settings...)

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -31,20 +32,35 @@ type server struct {
 }
 
 // startServer returns when the server is ready.
-func startServer(ctx context.Context, bin string, settings ...string) (_ *server, err error) {
-	s := &server{exited: make(chan struct{})}
-	if s.dir, err = os.MkdirTemp("", "starling-attack-"); err != nil {
+func startServer(ctx context.Context, bin string, settings ...string) (*server, error) {
+	dir, err := os.MkdirTemp("", "starling-attack-")
+	if err != nil {
 		return nil, err
 	}
-	if s.port, err = freePorts(); err != nil {
+	port, err := freePorts()
+	if err != nil {
 		return nil, err
 	}
-	log, err := os.Create(s.logFile())
+	s, err := launch(bin, dir, port, append([]string{"--name", "attacked"}, settings...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.ready(ctx, 20*time.Second); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// launch starts a process in a directory that may be one of an earlier
+// process; its log is appended to.
+func launch(bin, dir string, port int, settings ...string) (*server, error) {
+	s := &server{dir: dir, port: port, exited: make(chan struct{})}
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	args := append([]string{"serve", "--port", strconv.Itoa(s.port), "--data-dir", filepath.Join(s.dir, "data"), "--name", "attacked", "--log-format", "json"}, settings...)
+	args := append([]string{"serve", "--port", strconv.Itoa(port), "--data-dir", filepath.Join(dir, "data"), "--log-format", "json"}, settings...)
 	s.cmd = exec.Command(bin, args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
@@ -54,14 +70,25 @@ func startServer(ctx context.Context, bin string, settings ...string) (_ *server
 		s.exit = s.cmd.Wait()
 		close(s.exited)
 	}()
+	return s, nil
+}
+
+// ready waits until the server takes clients.
+func (s *server) ready(ctx context.Context, within time.Duration) error {
 	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		if status, _, err := get(ctx, "http://"+s.http()+"/readyz"); err == nil && status == http.StatusOK {
-			return s, nil
+			return nil
 		}
-		if !s.alive() || ctx.Err() != nil || time.Since(start) > 20*time.Second {
-			return nil, errors.Join(errors.New("the server does not become ready, its log is "+s.logFile()), s.stop())
+		if !s.alive() || ctx.Err() != nil || time.Since(start) > within {
+			return errors.New("the server does not become ready, its log is " + s.logFile())
 		}
 	}
+}
+
+// kill ends the process at once.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.exited
 }
 
 func (s *server) logFile() string { return filepath.Join(s.dir, "log") }
@@ -137,15 +164,9 @@ func (s *server) vitals(gc bool) (v vitals, err error) {
 			}
 		}
 	}
-	status, body, err := get(ctx, "http://"+s.http()+"/metrics")
-	if err != nil || status != http.StatusOK {
-		return v, fmt.Errorf("read metrics: status %d, %v", status, err)
-	}
-	m := map[string]float64{}
-	for line := range strings.Lines(string(body)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
-			m[name], _ = strconv.ParseFloat(value, 64)
-		}
+	m, err := s.metrics(ctx)
+	if err != nil {
+		return v, err
 	}
 	v.goroutines, v.heap = int(m["go_goroutines"]), int64(m["go_memstats_heap_alloc_bytes"])
 	v.transports, v.instances = int(m["starling_grpc_transports"]), int(m["starling_registry_instances"])
@@ -157,6 +178,21 @@ func (s *server) vitals(gc bool) (v vitals, err error) {
 	v.fds = len(fds)
 	v.rss, err = s.memory("VmRSS")
 	return v, err
+}
+
+// metrics reads all series, by name and labels.
+func (s *server) metrics(ctx context.Context) (map[string]float64, error) {
+	status, body, err := get(ctx, "http://"+s.http()+"/metrics")
+	if err != nil || status != http.StatusOK {
+		return nil, fmt.Errorf("read metrics: status %d, %w", status, err)
+	}
+	m := map[string]float64{}
+	for line := range strings.Lines(string(body)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
+			m[name], _ = strconv.ParseFloat(value, 64)
+		}
+	}
+	return m, nil
 }
 
 func (s *server) proc(file string) string {
@@ -197,12 +233,25 @@ func get(ctx context.Context, url string) (status int, body []byte, err error) {
 	return res.StatusCode, body, err
 }
 
+var (
+	givenMu sync.Mutex
+	given   []int // by freePorts
+)
+
 // freePorts finds P such that all ports of a node are free. It looks below the
 // range from which the kernel takes the ports of outgoing connections.
 func freePorts() (int, error) {
+	givenMu.Lock()
+	defer givenMu.Unlock()
 	for range 200 {
 		p := 20000 + rand.IntN(10000)
+		if near := func(q int) bool {
+			return slices.Contains([]int{0, 1, 98, 902, 1000, 1001, 1902, 1903, 2000, 2001}, max(p-q, q-p))
+		}; slices.ContainsFunc(given, near) {
+			continue // not taken yet, perhaps
+		}
 		if !slices.ContainsFunc([]int{p, p + 1000, p + 1001, p - 1000, p - 902}, taken) {
+			given = append(given, p)
 			return p, nil
 		}
 	}

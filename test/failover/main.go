@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -31,6 +32,7 @@ type options struct {
 	providers   int
 	subscribers int
 	nodes       int
+	sdks        string
 	report      string
 	keep        bool
 }
@@ -42,6 +44,7 @@ func main() {
 	flag.StringVar(&o.scenarios, "scenarios", "short", "all, short, or names with commas")
 	flag.IntVar(&o.providers, "providers", 100, "providers, shared among the SDKs")
 	flag.IntVar(&o.subscribers, "subscribers", 10, "subscribers, likewise")
+	flag.StringVar(&o.sdks, "sdks", "go,java2,java3,python", "SDKs that take part")
 	flag.IntVar(&o.nodes, "nodes", 3, "3, or 1 to see what a cluster is for: then most scenarios must fail")
 	flag.StringVar(&o.report, "report", "", "write a JSON report to this file")
 	flag.BoolVar(&o.keep, "keep", false, "keep logs and timelines also of scenarios that passed")
@@ -109,7 +112,7 @@ func run(ctx context.Context, o *options, chosen []*scenario) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("no server to test: %s version: %w", o.bin, err)
 	}
-	sdks, err := buildSDKs(o.suite)
+	sdks, err := buildSDKs(o.suite, o.sdks)
 	if err != nil {
 		return false, err
 	}
@@ -152,15 +155,21 @@ func run(ctx context.Context, o *options, chosen []*scenario) (bool, error) {
 
 // buildSDKs builds the drivers. A lack of tools leaves an SDK out, in CI it is
 // an error.
-func buildSDKs(suite string) ([]*drivers.SDK, error) {
+func buildSDKs(suite, names string) ([]*drivers.SDK, error) {
 	place := drivers.Place(suite)
-	var list []*drivers.SDK
-	for _, s := range []*drivers.SDK{
+	all := []*drivers.SDK{
 		place.Go("go", place.NewestGo()),
 		place.Java("java2", drivers.Java2),
 		place.Java("java3", drivers.Java3),
 		place.Python("python", drivers.Python),
-	} {
+	}
+	var list []*drivers.SDK
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(all, func(s *drivers.SDK) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no SDK %q", name)
+		}
+		s := all[i]
 		if missing := s.Missing(); len(missing) > 0 {
 			err := fmt.Errorf("%s needs %s: sudo apt-get install %s", s.Name, missing[0].Program, missing[0].Package)
 			if os.Getenv("CI") == "true" {
@@ -235,6 +244,13 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	}
 	res.Providers, res.Subscribers = o.providers, o.subscribers
 
+	if sc.stable {
+		const age = 65 * time.Second
+		s.say("waiting until the nodes have been up for %v", age)
+		if err := sleep(ctx, age-time.Since(s.started)); err != nil {
+			return fail(err)
+		}
+	}
 	s.rec.begin()
 	expect, err := sc.play(ctx, s)
 	t := s.rec.finish()

@@ -22,6 +22,9 @@ const (
 	service        = "failover"
 	connectTimeout = 15 * time.Second
 	readEvery      = 150 * time.Millisecond
+	// setUpTimeout is for everybody to see everybody, on a machine that may have
+	// more to do.
+	setUpTimeout = time.Minute
 	// fenceTimeout is for a change after all is over to reach everybody.
 	fenceTimeout = 10 * time.Second
 )
@@ -36,6 +39,7 @@ type stage struct {
 	dir     string
 	// dialable: the addresses of providers accept connections while they live.
 	dialable bool
+	started  time.Time // the nodes
 
 	lasting, doomed []*cast // doomed ones die with their processes
 
@@ -99,6 +103,7 @@ func (s *stage) note(format string, args ...any) {
 // every observer sees every provider.
 func (s *stage) setUp(ctx context.Context, p *plan) error {
 	start := time.Now()
+	s.started = start
 	for _, n := range s.cluster.nodes {
 		if err := n.start(); err != nil {
 			return err
@@ -125,7 +130,7 @@ func (s *stage) setUp(ctx context.Context, p *plan) error {
 		s.rec.addObserver(o)
 		s.readers.Go(func() { s.read(ctxReaders, n, o.Name) })
 	}
-	if err := s.wait(ctx, 30*time.Second, func(now state) bool { return len(now.lacking) == 0 }); err != nil {
+	if err := s.wait(ctx, setUpTimeout, func(now state) bool { return len(now.lacking) == 0 }); err != nil {
 		now, _ := s.rec.state()
 		return fmt.Errorf("not everybody sees everybody, %w: %s", err, &now)
 	}

@@ -10,8 +10,13 @@ import (
 // An expectation is what a scenario demands beside that no live provider is
 // missing from any view: that always holds, except for absences.
 type expectation struct {
-	// goneWithin is how long after its death a provider may be seen.
+	// goneWithin is how long after its death a provider may be seen by those who
+	// can be told.
 	goneWithin func(*provider) ms
+	// deaf observers may see it this long, because their SDK takes its time to
+	// find a node that tells them. Nobody is if it is nil.
+	deaf    func(*observer) bool
+	deafFor ms
 	// absences are live providers that may be missing, or must.
 	absences []absence
 	// equalFrom and equalWithin: that long after equalFrom all views must be
@@ -43,11 +48,12 @@ type gap struct {
 	Excused  string `json:"excused,omitempty"`
 }
 
-// A departure is how long a dead provider was still seen.
+// A departure is how long a dead provider was still seen: by the slowest
+// observer or, if any saw it too long, by the one that did so most.
 type departure struct {
 	Provider string `json:"provider"`
 	SDK      string `json:"sdk"`
-	AfterMs  ms     `json:"afterMs"` // the slowest observer
+	AfterMs  ms     `json:"afterMs"`
 	LimitMs  ms     `json:"limitMs"`
 	Observer string `json:"observer"`
 	Never    bool   `json:"never,omitempty"`
@@ -191,11 +197,19 @@ func (v *verdict) addGap(e *expectation, p *provider, o *observer, g gap) {
 // gone finds when the last observer stopped seeing a dead provider.
 func (v *verdict) gone(t *timeline, e *expectation, p *provider, spans map[string][]span) {
 	died := *p.DiedMs
-	d := departure{Provider: p.Name, SDK: p.SDK}
+	worst := departure{Provider: p.Name, SDK: p.SDK}
 	if e.goneWithin != nil {
-		d.LimitMs = e.goneWithin(p)
+		worst.LimitMs = e.goneWithin(p)
 	}
-	for _, o := range t.Observers {
+	for i := range t.Observers {
+		o := &t.Observers[i]
+		d := departure{Provider: p.Name, SDK: p.SDK, Observer: o.Name, LimitMs: worst.LimitMs}
+		deaf := e.deaf != nil && e.deaf(o)
+		if deaf {
+			d.LimitMs = max(e.goneWithin(p), e.deafFor)
+		} else if e.goneWithin != nil {
+			d.LimitMs = e.goneWithin(p)
+		}
 		left := false
 		for i, s := range spans[o.Name] {
 			switch {
@@ -203,22 +217,19 @@ func (v *verdict) gone(t *timeline, e *expectation, p *provider, spans map[strin
 			case !s.seen[p.Name]:
 				left = true
 			default:
-				if left {
-					d.Returned, d.Observer = true, o.Name
-				}
-				if after := s.to - died; after > d.AfterMs {
-					d.AfterMs = after
-					if !d.Returned {
-						d.Observer = o.Name
-					}
-				}
-				if i == len(spans[o.Name])-1 {
-					d.Never, d.Observer = true, o.Name
-				}
+				d.Returned = d.Returned || left
+				d.AfterMs = s.to - died
+				d.Never = i == len(spans[o.Name])-1
 			}
 		}
+		switch {
+		case d.late() && (!worst.late() || d.AfterMs > worst.AfterMs):
+			worst = d
+		case !d.late() && !worst.late() && !deaf && d.AfterMs > worst.AfterMs:
+			worst = d
+		}
 	}
-	v.Gone = append(v.Gone, d)
+	v.Gone = append(v.Gone, worst)
 }
 
 // end demands that at the end every observer sees exactly those that live.

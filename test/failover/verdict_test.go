@@ -131,6 +131,14 @@ func TestJudge(t *testing.T) {
 			faults: []string{"at the end s1 lacks nothing and has p1"},
 		},
 		{
+			name: "an observer that cannot be told has longer, but not for ever",
+			timeline: quiet().died("p1", 0).died("p2", 0).see("s1", -100, "p1 p2 p3").see("s1", 11_000, "p3").
+				see("s2", -100, "p1 p2 p3").see("s2", 40_000, "p1 p3").see("s2", 45_001, "p3"),
+			expect: &expectation{goneWithin: func(*provider) ms { return 12_000 },
+				deaf: func(o *observer) bool { return o.Node == "b" }, deafFor: 45_000},
+			late: []string{"p1 45001 s2"},
+		},
+		{
 			name: "a dead one that comes back, though in time",
 			timeline: quiet().died("p1", 0).see("s1", -100, "p1 p2 p3").see("s1", 1_000, "p2 p3").see("s1", 2_000, "p1 p2 p3").see("s1", 3_000, "p2 p3").
 				see("s2", -100, "p1 p2 p3").see("s2", 100, "p2 p3"),

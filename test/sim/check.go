@@ -15,6 +15,9 @@ const (
 	leaseSilent = 22 * time.Second
 	// rejoinTime is what nodes need to find each other after a cut.
 	rejoinTime = 12 * time.Second
+	// settleTime is what a node that starts or goes on needs for what its peers
+	// have.
+	settleTime = 5 * time.Second
 	// ghostBound is more than every lease, pause and exchange added up, except
 	// self-preservation and the probe of addresses that answer.
 	ghostBound = 100 * time.Second
@@ -176,13 +179,13 @@ type truth struct {
 	kind                             Kind
 	listens                          bool
 	ids                              []int
-	value, node                      int
-	pathCutAt                        time.Duration
+	value, node, base                int
+	pathCutAt, beatAt, lostAt        time.Duration
 }
 
 func (s *Client) truth() truth {
 	s.mu.Lock()
-	t := truth{s.alive, s.wants, s.registered, false, s.kind, s.listens, s.ids, s.value, s.node, s.pathCutAt}
+	t := truth{s.alive, s.wants, s.registered, false, s.kind, s.listens, s.ids, s.value, s.node, s.base, s.pathCutAt, s.beatAt, s.lostAt}
 	l := s.link
 	s.mu.Unlock()
 	if l != nil {
@@ -193,8 +196,6 @@ func (s *Client) truth() truth {
 }
 
 func (t truth) wanted(i int) bool { return t.alive && t.wants && slices.Contains(t.ids, i) }
-
-func (k *checker) owner(i int) *Client { return k.c.clients[i/perClient] }
 
 // watch keeps the books, every 100 ms.
 func (k *checker) watch() {
@@ -285,7 +286,7 @@ func (k *checker) differencesLocked(now time.Duration) {
 				d := difference{a, b, i}
 				_, onA := k.nodes[a].shown[i]
 				_, onB := k.nodes[b].shown[i]
-				if !ok || now-since < rejoinTime || onA == onB {
+				if !ok || now-since < settleTime || onA == onB {
 					delete(k.differ, d)
 				} else if from, ok := k.differ[d]; !ok {
 					k.differ[d] = now
@@ -322,17 +323,28 @@ func (k *checker) dialableLocked(node, client int, t truth) bool {
 // cut and that sits on no node notices late: documented, not counted.
 func (k *checker) liveLocked(node, client int, t truth) bool {
 	now := k.c.now()
-	if settled := t.registered && (t.kind == Beat || t.online); !settled && now-t.pathCutAt < time.Minute {
-		return false
-	}
 	if t.node < 0 {
 		return true
+	}
+	settled := t.registered && (t.kind == Beat && now-t.beatAt < 12*time.Second || t.online && !k.pathCut[[2]int{client, t.node}])
+	if !settled && now-t.pathCutAt < time.Minute {
+		return false
+	}
+	// One that moved to a node which froze before it had registered there, and
+	// needs its 30 s again when that is over, is not covered: while somebody is
+	// silent it is dialled, but nothing holds its instances afterwards.
+	if t.kind == Python && !t.registered && now-t.lostAt > 35*time.Second {
+		return false
 	}
 	how := 0
 	if t.kind == Python { // it stays at a node that is frozen
 		how = 1
 	}
-	apart := now < k.apartUntil[how][[2]int{node, t.node}]
+	owner := t.node
+	if !t.registered && t.base >= 0 { // it is on its way
+		owner = t.base
+	}
+	apart := now < k.apartUntil[how][[2]int{node, owner}]
 	if t.kind == Beat { // its owner may be any node
 		for n := range k.c.nodes {
 			apart = apart || now < k.apartUntil[how][[2]int{node, n}]

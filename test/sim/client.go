@@ -70,12 +70,15 @@ type Client struct {
 	wants      bool // to be registered
 	ids        []int
 	value      int
-	link       *link // the newest connection
-	node       int   // where that leads; -1: none yet
-	registered bool  // the node of link has answered that it has what is wanted now
-	withdrawn  bool  // likewise, that it has nothing
+	link       *link         // the newest connection
+	node       int           // where that leads; -1: none yet
+	base       int           // the node that it was last registered at; -1: none yet
+	registered bool          // the node of link has answered that it has what is wanted now
+	lostAt     time.Duration // when that ended
+	withdrawn  bool          // likewise, that it has nothing
 	subscribed bool
 	pathCutAt  time.Duration // last time when a node was out of its reach
+	beatAt     time.Duration // last beat that was answered
 	stamp      int64         // newest lastRefTime
 	last       view          // newest list
 	lastAt     time.Duration
@@ -94,7 +97,7 @@ func (c *Cluster) newClient(id int, kind Kind, listens bool) *Client {
 	s := &Client{c: c, id: id, name: fmt.Sprint("client", id), kind: kind, listens: listens,
 		host:  c.net.Host(fmt.Sprint("client", id), fmt.Sprintf("10.0.1.%d", id+1)),
 		reset: make(chan int, 1), kick: make(chan struct{}, 1),
-		rand: rand.New(rand.NewPCG(c.opts.Seed, uint64(id))), next: id, alive: true, wants: true, node: -1, pathCutAt: -time.Hour}
+		rand: rand.New(rand.NewPCG(c.opts.Seed, uint64(id))), next: id, alive: true, wants: true, node: -1, base: -1, pathCutAt: -time.Hour}
 	for i := range perClient {
 		s.ids = append(s.ids, perClient*id+i)
 	}
@@ -189,6 +192,9 @@ func (s *Client) connects() {
 		rounds = 0
 		s.mu.Lock()
 		old := s.link
+		if s.registered {
+			s.lostAt = s.c.now()
+		}
 		s.link, s.node, s.registered, s.withdrawn, s.subscribed = l, n, false, false, false
 		s.mu.Unlock()
 		s.log("connected to node%d", n)
@@ -304,25 +310,19 @@ func (s *Client) publishes() {
 		return
 	}
 	s.publish()
-	if !s.pause(s.jitter(period)) {
-		return
-	}
-	t := time.NewTicker(period)
+	t := time.NewTimer(s.jitter(period))
 	defer t.Stop()
 	for {
-		s.publish()
-		for asked := false; !asked; {
-			select {
-			case <-s.ctx.Done():
-				return
-			case <-t.C:
-				asked = true
-			case <-s.kick:
-				// A call of the application fails without a connection. The
-				// next round makes up for it.
-				asked = true
-			}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+			t.Reset(period)
+		case <-s.kick:
+			// A call of the application fails without a connection. The next
+			// round makes up for it.
 		}
+		s.publish()
 	}
 }
 
@@ -353,6 +353,7 @@ func (s *Client) publish() {
 		s.mu.Lock()
 		if s.link == l && s.value == value && s.wants == wants && len(s.ids) == len(ids) {
 			s.registered, s.withdrawn = wants, !wants
+			s.base = l.node
 		} else {
 			s.wake()
 		}
@@ -505,7 +506,7 @@ func (s *Client) beats() {
 			case registered && code == nacos.CodeBeatUnknown:
 				s.registered, wait = false, 10*time.Millisecond
 			default:
-				s.node = n
+				s.node, s.base, s.beatAt = n, n, s.c.now()
 				if same {
 					s.registered, s.withdrawn = wants, !wants
 				}

@@ -55,6 +55,9 @@ type Node struct {
 	dir  string // of the process that runs or will run
 	host *simnet.Host
 	runs *node.Node
+	// cutShort ends a clean stop that is under way; nil: none is. A second
+	// Stop would wait for the first.
+	cutShort context.CancelFunc
 
 	mu         sync.Mutex
 	up         bool
@@ -137,7 +140,7 @@ func (n *Node) Start() error {
 		gossip.Shutdown()
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}
-	n.runs = runs
+	n.runs, n.cutShort = runs, nil
 	n.mu.Lock()
 	n.up, n.started = true, n.c.now()
 	n.run++
@@ -169,12 +172,16 @@ func (n *Node) Kill() {
 	}
 	n.dir = dir
 	n.ended()
-	runs, host := n.runs, n.host
+	if n.cutShort != nil {
+		n.cutShort()
+		n.cutShort = nil
+		return
+	}
+	runs := n.runs
 	n.c.wg.Go(func() {
 		dead, cancel := context.WithCancel(context.Background())
 		cancel()
 		_ = runs.Stop(dead) // its peers and files are gone, so it may complain
-		_ = host
 	})
 }
 
@@ -192,13 +199,14 @@ func (n *Node) ended() {
 
 // Drain ends the process as SIGTERM does: it moves its clients and leaves.
 func (n *Node) Drain() {
-	if up, frozen, _ := n.state(); !up || frozen {
+	up, frozen, run := n.state()
+	if !up || frozen || n.cutShort != nil {
 		return
 	}
 	runs, host := n.runs, n.host
-	_, _, run := n.state()
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
+	n.cutShort = cancel
 	n.c.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
 		defer cancel()
 		if err := runs.Stop(ctx); err != nil {
 			n.c.hist.log("%s: stop: %v", n.name, err)

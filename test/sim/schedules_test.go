@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,8 @@ var schedules = []named{
 	{name: "F07 5 s", skew: 5 * time.Second, undo: 100 * time.Second, events: "20s update 0; 20.3s kill 0"},
 	{name: "F07 1 h", skew: time.Hour, undo: 100 * time.Second, events: "20s update 0; 20.3s kill 0"},
 	{name: "F07 behind", skew: -time.Hour, undo: 100 * time.Second, events: "20s update 0; 20.3s kill 1; 40s kill 2"},
+	// The client has a later list than any change.
+	{name: "F07 quiet", skew: time.Hour, kinds: "java java go java", undo: 80 * time.Second, events: "10s dereg 2; 20s update 0; 40s pathcut 2 2; 50s kill 0"},
 	// A freezes; x moves and dies there; A goes on with the same epoch.
 	{name: "F08 short", undo: 120 * time.Second, events: "20s freeze 0; 31s die 0; 40s cont 0; 40s gone 0 25000"},
 	{name: "F08 at the lease", undo: 120 * time.Second, events: "20s freeze 0; 31s die 0; 44.2s cont 0; 45s gone 0 25000"},
@@ -64,6 +67,7 @@ var schedules = []named{
 	// Heads are slow.
 	{name: "F14 0.2 s", link: simnet.Link{Delay: 200 * time.Millisecond}, undo: 120 * time.Second, events: "20s freeze 0; 30s die 0; 30s gone 0 45000"},
 	{name: "F14 lossy", link: simnet.Link{Delay: 20 * time.Millisecond, Jitter: 150 * time.Millisecond, Loss: 0.3}, undo: 120 * time.Second, events: "20s freeze 0; 30s die 0; 30s gone 0 45000"},
+	{name: "F14 started later", undo: 100 * time.Second, events: "20s kill 0; 20s die 0; 29s kill 2; 30s start 2; 30s gone 0 10000"},
 	// A node flaps into silence: pauses of self-preservation accumulate.
 	{name: "F15 two nodes", nodes: 2, kinds: "java java java java", undo: 640 * time.Second, events: "20s die 1; " + flap(1)},
 	{name: "F15 three nodes", kinds: "java java java java", undo: 640 * time.Second, events: "19s die 2; 19s kill 2; " + flap(1)},
@@ -111,12 +115,19 @@ func flap(n int) string {
 	return b.String()
 }
 
+// brief are those that are played where nobody asks for all.
+var brief = []string{"F01 drain", "F02", "F04", "F08 long", "F09", "F11", "F14 started later", "F18", "F20 start", "F22", "F23",
+	"a node is killed", "rolling restart"}
+
 func TestNamed(t *testing.T) {
 	if *play != "" {
 		t.Skip("-sim.play")
 	}
 	for _, s := range schedules {
 		t.Run(s.name, func(t *testing.T) {
+			if *perNamed == 0 && !slices.Contains(brief, s.name) {
+				t.Skip("only with -sim.named")
+			}
 			if s.tested != "" {
 				t.Skip("tested elsewhere: " + s.tested)
 			}
@@ -124,7 +135,7 @@ func TestNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i := range *perNamed {
+			for i := range max(1, *perNamed) {
 				seed := *first + uint64(i)
 				o := Options{Seed: seed, Nodes: 3, Listens: s.dials, Link: ordinary, Skew: []time.Duration{s.skew}, Undo: s.undo}
 				if s.nodes > 0 {

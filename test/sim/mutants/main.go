@@ -92,7 +92,7 @@ func (m mutant) try() (result, output string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	test := exec.CommandContext(ctx, "go", append([]string{"test", "./test/sim", "-count=1", "-run", m.run}, m.args...)...)
+	test := exec.CommandContext(ctx, "go", append([]string{"test", "./test/sim", "-count=1", "-timeout=5m", "-sim.named=1", "-run", m.run}, m.args...)...)
 	test.Dir = dir
 	out, err := test.CombinedOutput()
 	output = string(out)
