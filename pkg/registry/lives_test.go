@@ -1026,3 +1026,32 @@ func TestReturnDoesNotBringBackABeatClient(t *testing.T) {
 	m.show("C")
 	m.show("A")
 }
+
+// A node was taken for gone, and a client has registered there meanwhile. When
+// that comes, before the node is known to be back, it does not take away what
+// stands for the client elsewhere.
+func TestWhatAppearsInADroppedLifeHidesNothing(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	on := func(p *peer, id string) *Client {
+		c := p.Open(id, Connection)
+		if err := c.Register(order, []*Instance{inst("1.1.1.1")}, false); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	on(a, "other")
+	m.exchange("B")
+	onB := on(b, "before")
+	b.SetLife(a.life, Orphaned, 0)
+	b.SetLife(a.life, Dropped, b.opts.Clock.Now())
+	m.show("B", "1.1.1.1")
+	a.opts.Clock.Adopt(b.opts.Clock.Now())
+	on(a, "after")
+	onB.Move()
+	m.show("B", "1.1.1.1")
+	m.exchange("B")
+	m.show("B", "1.1.1.1")
+	b.SetLife(a.life, Living, a.opts.Clock.Now())
+	m.show("B", "1.1.1.1")
+}

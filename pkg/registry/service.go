@@ -85,6 +85,13 @@ func (c *claim) suppressed() bool {
 	return c.pub.moving && c.pub.clock < back.load()
 }
 
+// late reports whether the claim was made after the last that was heard of its
+// life before the lease was over: its owner is about to be back.
+func (c *claim) late() bool {
+	spoke := c.pub.client.life.spoke.load()
+	return c.pub.over() && spoke != 0 && c.since > spoke
+}
+
 // before reports whether c is shown rather than o: the newest registration. A
 // living life only breaks ties; the rest is there to have the same answer
 // everywhere.
@@ -121,7 +128,7 @@ func pick(claims []*claim, h *hides) *claim {
 		strong, weak = h.strong, h.weak
 	}
 	for _, c := range claims {
-		if c.suppressed() {
+		if c.suppressed() && !c.late() {
 			// Who registered before that is not shown in its place.
 			weak.raise(c.pub.client.kind, c.since)
 		}
