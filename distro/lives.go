@@ -191,6 +191,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 			l.back = back
 		}
 		l.silent = !h.GetRefused()
+		l.ownerClock, l.ownerVersion = registry.Stamp(h.GetOwnerClock()), h.GetOwnerVersion()
 		d.dropLocked(l, at, "told by a peer")
 		return l
 	}

@@ -303,7 +303,11 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 	for _, r := range absent {
 		if f, err := readFields(r.raw); err == nil && r.kind == kindPublication && !r.gone {
 			if p := readPublication(f, nil); p != nil {
-				records = append(records, registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true})
+				gone := registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true}
+				for _, i := range p.Instances { // what the forgotten tombstone said at least
+					gone.Hides = append(gone.Hides, registry.Hide{InstanceKey: i.InstanceKey, UpTo: i.Since, Made: clock})
+				}
+				records = append(records, gone)
 			}
 		}
 	}
