@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -120,6 +120,10 @@ fuzz: ## run each fuzzer for 30 s
 	while IFS=: read -r file fuzzer; do \
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
+
+bench-cluster: build ## measure a cluster of three processes (7 minutes), write docs/BENCHMARKS-cluster.md
+	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
+	bin/bench cluster -bin $(BIN) -out docs/BENCHMARKS-cluster.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 
 bench: build ## compare a node with bare gRPC (8 minutes), write docs/BENCHMARKS.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \

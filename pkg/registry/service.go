@@ -249,6 +249,9 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	visible := false
 	var one [1]Event
 	events := one[:0]
+	if len(touched) > 1 {
+		events = make([]Event, 0, len(touched))
+	}
 	next := make([]*Shown, 0, len(old)+len(touched))
 	rest := old
 	for _, t := range touched {
