@@ -535,7 +535,7 @@ func TestMovingDone(t *testing.T) {
 		}
 		w.freeze(1)
 		w.see(0, 1, Silent)
-		if !d.SomeoneSilent() {
+		if !d.Unsettled() {
 			t.Fatal("node 1 is")
 		}
 		time.Sleep(13 * time.Second)
