@@ -61,7 +61,7 @@ GOLDEN := ^(0[1346789]|10|21|5.|60|70)-
 # in a shell. -902 and the others are not opened by a single node.
 golden: build ## compare the answers of a node with recorded ones of a Nacos server
 	@taken() { (exec 3<>/dev/tcp/127.0.0.1/$$1) 2>/dev/null; }; \
-	port=18848; while taken $$port || taken $$((port + 1000)); do port=$$((port + 10)); done; \
+	port=18848; while taken $$port || taken $$((port + 1000)) || taken $$((port + 1001)) || taken $$((port - 902)); do port=$$((port + 10)); done; \
 	dir=$$(mktemp -d); \
 	$(BIN) serve --port $$port --data-dir $$dir/data --name golden >$$dir/log 2>&1 & node=$$!; \
 	trap 'kill $$node 2>/dev/null || true; wait $$node || true; rm -rf $$dir' EXIT; \
