@@ -371,7 +371,8 @@ func (w *terminal) String() string {
 	return w.text.String()
 }
 
-// freePort finds an HTTP port whose gRPC port is free too.
+// freePort finds an HTTP port that is free together with those that follow from
+// it.
 func freePort(t *testing.T) int {
 	t.Helper()
 search:
