@@ -560,6 +560,16 @@ func TestMovingDone(t *testing.T) {
 		if d.MovingDone(since, "10.0.0.1:80", "10.0.0.1:81") {
 			t.Fatal("one of two answers")
 		}
+		// A machine that stays off does not make every lost connection a
+		// moving one for ever.
+		time.Sleep(5 * time.Minute)
+		if !d.Unsettled() {
+			t.Fatal("the silence is forgotten while an orphan may be left")
+		}
+		time.Sleep(time.Minute)
+		if d.Unsettled() {
+			t.Fatal("unsettled for ever")
+		}
 	})
 }
 

@@ -206,9 +206,11 @@ func (d *Replicator) Unsettled() bool {
 	return false
 }
 
+// someoneSilentLocked: a member that has been silent for longer than any orphan
+// stays keeps no client any more; membership may remember it for a day.
 func (d *Replicator) someoneSilentLocked() bool {
-	for _, m := range d.members {
-		if m.State == Silent {
+	for id, m := range d.members {
+		if m.State == Silent && time.Since(d.silentSince[id]) < d.opts.Leases.ProbeBound+d.opts.Leases.PauseBound {
 			return true
 		}
 	}

@@ -214,7 +214,8 @@ type Replicator struct {
 	outboxes    map[registry.Life]*outbox
 	epochs      map[string]uint64 // newest known of each node
 	members     map[string]Member
-	peers       map[string]*peer // all that were heard of
+	silentSince map[string]time.Time // of the silent ones
+	peers       map[string]*peer     // all that were heard of
 	preserve    preservation
 	written     uint64 // bytes of own records, ever
 	staged      map[stageKey]*staged
@@ -240,7 +241,7 @@ func New(o Options) *Replicator {
 		panic("BUG: " + err.Error())
 	}
 	d := &Replicator{opts: o, self: o.Life, log: o.Logger.Named("distro"), lives: map[registry.Life]*life{}, outboxes: map[registry.Life]*outbox{},
-		epochs: map[string]uint64{o.Life.Node: o.Life.Epoch}, members: map[string]Member{}, peers: map[string]*peer{},
+		epochs: map[string]uint64{o.Life.Node: o.Life.Epoch}, members: map[string]Member{}, silentSince: map[string]time.Time{}, peers: map[string]*peer{},
 		staged: map[stageKey]*staged{}, pulling: map[registry.Life]*pull{}, logged: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.dialler, d.leaseDue, d.probesDue = newDialler(), make(chan struct{}, 1), make(chan struct{}, 1)

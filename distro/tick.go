@@ -218,6 +218,11 @@ func (d *Replicator) Members(ms []Member) {
 			p.restart(m.Epoch)
 		}
 		was, known := old[id]
+		if m.State != Silent {
+			delete(d.silentSince, id)
+		} else if d.silentSince[id].IsZero() {
+			d.silentSince[id] = time.Now()
+		}
 		switch {
 		case m.State == Alive:
 			if known && was.State == Silent || !known && d.saidSilentLocked(id) {
@@ -239,6 +244,7 @@ func (d *Replicator) Members(ms []Member) {
 	for id := range old {
 		if _, ok := d.members[id]; !ok { // dead since long
 			delete(d.preserve.stable, id)
+			delete(d.silentSince, id)
 		}
 	}
 	d.preserveLocked(time.Now())
