@@ -27,12 +27,12 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat attack)
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log); \
-	echo "make test: check, unit, golden, compat and attack passed; $${lacks:-nothing was skipped}"
+	@$(call run-all,check unit golden compat attack failover)
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1); \
+	echo "make test: check, unit, golden, compat, attack and failover passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
-FULL := compat-full attack-full soak sim mutants
+FULL := compat-full attack-full soak sim mutants failover-full
 
 test-full: ## make test, and the forms that take long: about an hour more
 	@$(call run-all,test $(FULL))
@@ -108,7 +108,7 @@ mutants: ## break the code on purpose and show that the simulation notices
 # providers than in the long form, because CI has the time of four minutes.
 failover: build ## break clusters under official SDKs, four ways, under four minutes
 	@cd test/failover; go test -count=1 ./...; \
-	go run . -bin $(abspath $(BIN)) -scenarios short -providers 40 -report $(abspath bin/failover.json)
+	go run . -bin $(abspath $(BIN)) -scenarios short -providers 40 -report $(abspath bin/failover.json) 2>&1 | tee $(abspath bin/failover.log)
 
 failover-full: build ## the same in all ways, with 100 providers: half an hour
 	@cd test/failover; go test -count=1 ./...; \
