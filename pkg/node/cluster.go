@@ -102,7 +102,7 @@ func (o *Options) distroOptions() distro.Options {
 	d.Leases.Detection, d.Leases.Refused, d.Leases.Silent, d.Leases.Cap = o.Detection, o.LeaseRefused, o.LeaseSilent, o.LeaseMax
 	d.Leases.Restart, d.Leases.MovingFor = o.LeaseRestart, o.MovingFor
 	d.Leases.ProbeBound, d.Leases.PauseBound = o.ExpiryProbeMax, o.SelfPreservation
-	d.Tick, d.ProbeEvery, d.StableAfter = o.HeadInterval, o.ExpiryProbe, o.StableAfter
+	d.Tick, d.Leases.Heads, d.ProbeEvery, d.StableAfter = o.HeadInterval, o.HeadInterval, o.ExpiryProbe, o.StableAfter
 	d.Grace, d.DropMemory, d.CatchUp = o.TombstoneGrace, o.DropMemory, o.CatchUp
 	d.SnapshotEvery, d.SnapshotAge = o.SnapshotEvery, o.SnapshotMaxAge
 	d.Joined = len(o.Join) > 0
