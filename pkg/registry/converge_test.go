@@ -115,7 +115,7 @@ next:
 			switch {
 			case p.Of != c.of && c.Since <= p.UpTo && !stands,
 				p.Of == c.of && !spoken && (c.Since <= p.UpTo || c.moving),
-				p.Of == c.of && spoken && c.moving && (c.back < p.Made || c.clock < c.back):
+				p.Of == c.of && spoken && c.moving && c.clock < max(p.Made, c.back):
 				continue next
 			}
 		}

@@ -39,7 +39,9 @@ type hides struct {
 // unanswered reports whether a probe hides a claim. It found that the address
 // of an orphan did not answer, so it is as good as a weak hide for all other
 // lives. For the life of the orphan it ends when the owner has spoken since,
-// except for what came back moving: that stays hidden (design §4).
+// except for what came back moving: that stays hidden (design §4). Where the
+// life was never gone, because only the prober was cut off, what was marked
+// after the probe is shown: its client is on its way now.
 func (h *hides) unanswered(c *claim) bool {
 	l := c.pub.client.life
 	for i := range h.probes {
@@ -53,7 +55,7 @@ func (h *hides) unanswered(c *claim) bool {
 			if c.since <= p.UpTo || c.pub.moving {
 				return true
 			}
-		case c.pub.moving && (l.back.load() < p.Made || c.pub.clock < l.back.load()):
+		case c.pub.moving && c.pub.clock < max(p.Made, l.back.load()):
 			return true
 		}
 	}

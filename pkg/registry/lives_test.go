@@ -948,6 +948,8 @@ func TestPick(t *testing.T) {
 	f(-1, probe("came back", 5, 40), c{life: "came back", since: 5, clock: 49, moving: true})
 	f(0, probe("came back", 5, 40), c{life: "came back", since: 5, clock: 50, moving: true})
 	f(-1, probe("came back", 5, 60), c{life: "came back", since: 5, clock: 55, moving: true})
+	f(-1, probe("living", 5, 40), c{life: "living", since: 5, clock: 39, moving: true}) // only the prober was cut off
+	f(0, probe("living", 5, 40), c{life: "living", since: 5, clock: 41, moving: true})
 	// … and for others.
 	f(-1, probe("living", 5, 40), c{life: "orphan", since: 5})
 	f(0, probe("orphan", 5, 40), c{life: "living", since: 5})
