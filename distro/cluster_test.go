@@ -1012,3 +1012,28 @@ func TestReadyWithoutWhatHasWaned(t *testing.T) {
 		t.Fatal("never ready")
 	})
 }
+
+// A node joins whose clock is an hour ahead. It knows the life of a member from
+// a third node only, and from before the clocks jumped: that is no sign that
+// its lease is over.
+func TestClockJumpHidesNoLife(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.start(0)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		w.client(1, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.sever(0, 1, true) // and nobody has noticed
+		w.sever(1, 2, true)
+		w.nodes[2].skew = time.Hour
+		w.start(2)
+		w.nodes[2].state[1] = Alive
+		w.see(2, 0, Alive)
+		time.Sleep(100 * time.Millisecond) // its clock is known before anything is told to it
+		w.see(0, 2, Alive)
+		time.Sleep(2 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.expectState(2, w.nodes[1].life, registry.Living)
+	})
+}

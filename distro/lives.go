@@ -35,8 +35,13 @@ func (d *Replicator) earlyLocked(id registry.Life) bool {
 // full: there is no room for a life that this node does not know. For those of
 // members that are there it always has some.
 func (d *Replicator) fullLocked(id registry.Life) bool {
+	return len(d.lives) >= d.opts.MaxLives && !d.thereLocked(id)
+}
+
+// there: it is the life of a member that is alive.
+func (d *Replicator) thereLocked(id registry.Life) bool {
 	m, ok := d.members[id.Node]
-	return len(d.lives) >= d.opts.MaxLives && !(ok && m.State == Alive && id.Epoch == m.Epoch)
+	return ok && m.State == Alive && id.Epoch == m.Epoch
 }
 
 // ended: a higher epoch of the node is known. Old and new life then stand side
