@@ -307,12 +307,16 @@ func (c *Cluster) Broadcast(msg []byte) bool {
 
 // boundedTransport gives every stream that memberlist opens a deadline:
 // SendReliable sets none, and would wait for ever for a peer that stopped. Of
-// those that others open it lets a few through at a time.
+// those that others open it lets a few through at a time, and of packets those
+// that a member could have sent.
 type boundedTransport struct {
 	memberlist.NodeAwareTransport
+	packets <-chan *memberlist.Packet
 	streams <-chan net.Conn
 	ended   func() // nothing comes from the transport any more
 }
+
+func (t boundedTransport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
 func (t boundedTransport) StreamCh() <-chan net.Conn { return t.streams }
 
@@ -369,7 +373,13 @@ func (c *Cluster) openTransport(bind netip.Addr) error {
 		aware = plainTransport{t}
 	}
 	streams, ended := make(chan net.Conn), make(chan struct{})
-	c.transport = boundedTransport{aware, streams, sync.OnceFunc(func() { close(ended) })}
+	packets := aware.PacketCh()
+	if c.keyring == nil {
+		admitted := make(chan *memberlist.Packet)
+		packets = admitted
+		c.spawn(func() { c.admitPackets(aware.PacketCh(), admitted, ended) })
+	}
+	c.transport = boundedTransport{aware, packets, streams, sync.OnceFunc(func() { close(ended) })}
 	c.spawn(func() { c.admitStreams(aware.StreamCh(), streams, ended) })
 	return nil
 }

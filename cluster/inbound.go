@@ -3,10 +3,13 @@ package cluster
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // memberlist sets memory aside for what the header of a stream promises, up to
@@ -18,7 +21,9 @@ const (
 	lookedAt   = 40 // bytes, fewer than any list of nodes has
 
 	pushPullMessage = 6 // of memberlist's message types
+	compoundMessage = 7
 	compressMessage = 9
+	checkedMessage  = 12 // a checksum of 4 bytes, and a message
 )
 
 var errPromise = errors.New("cluster: a stream of gossip promises too much")
@@ -103,6 +108,54 @@ func (i *inbound) modest() bool {
 		_, rest, ok := bytes.Cut(head, []byte("Nodes"))
 		// A number of at most 16 bits, in MessagePack.
 		return ok && len(rest) > 0 && (rest[0] < 0x80 || rest[0] == 0xcc || rest[0] == 0xcd || rest[0] == 0xd0 || rest[0] == 0xd1) && !bytes.Contains(rest, []byte("Nodes"))
+	}
+	return true
+}
+
+// admitPackets hands on the packets that memberlist may read, until the
+// transport has ended. memberlist reads packets one after the other: one of 50
+// kB that is 64 MiB when it is decompressed would hold up all others.
+func (c *Cluster) admitPackets(from <-chan *memberlist.Packet, to chan<- *memberlist.Packet, ended <-chan struct{}) {
+	for {
+		var p *memberlist.Packet
+		select {
+		case <-ended:
+			return
+		case p = <-from:
+		}
+		if !modestPacket(p.Buf) {
+			c.metrics.dropped[dropBroken].Inc()
+			continue
+		}
+		select {
+		case <-ended:
+			return
+		case <-c.ctx.Done():
+		case to <- p:
+		}
+	}
+}
+
+// modestPacket says whether memberlist may read a packet. No release has ever
+// sent a compressed message, nor a compound one in another.
+func modestPacket(b []byte) bool {
+	if len(b) >= 5 && b[0] == checkedMessage {
+		b = b[5:]
+	}
+	if len(b) < 2 {
+		return true
+	}
+	if b[0] != compoundMessage {
+		return b[0] != compressMessage
+	}
+	// A number of parts, the length of each in 16 bits, the parts.
+	parts := int(b[1])
+	at := 2 + 2*parts
+	for n := 0; n < parts && at < len(b); n++ {
+		if b[at] == compressMessage || b[at] == compoundMessage {
+			return false
+		}
+		at += int(binary.BigEndian.Uint16(b[2+2*n:]))
 	}
 	return true
 }

@@ -44,6 +44,33 @@ func TestInboundStreams(t *testing.T) {
 	})
 }
 
+func TestModestPacket(t *testing.T) {
+	for packet, modest := range map[string]bool{
+		"":                                    true, // memberlist says what is wrong
+		"\x00":                                true,
+		"\x00ping":                            true,
+		"\x09\x82\xa4Algo":                    false,
+		"\x0c1234\x00ping":                    true,
+		"\x0c1234\x09\x82":                    false,
+		"\x0c123":                             true,
+		"\x07":                                true,
+		"\x07\x00":                            true,
+		"\x07\x02\x00\x02\x00\x03\x00a\x08bc": true,
+		"\x07\x02\x00\x02\x00\x02\x00a\x09b":  false,
+		"\x07\x02\x00\x02\x00\x09\x00a\x09b":  false, // cut short
+		"\x07\x01\x00\x02\x07\x01":            false,
+		"\x07\x01\x00\x02\x00\x09":            true,
+		"\x07\x01\x00\x00\x00\x09":            true,
+		"\x07\x01\xff\xff\x00":                true,
+		"\x07\xff\x00":                        true,
+		"\x0c1234\x07\x01\x00\x02\x09\x00":    false,
+	} {
+		if got := modestPacket([]byte(packet)); got != modest {
+			t.Errorf("%q: %v", packet, got)
+		}
+	}
+}
+
 func dialGossip(t *testing.T, host *simnet.Host, b []byte) net.Conn {
 	t.Helper()
 	c, err := host.Dial(t.Context(), "10.0.0.1:7946")

@@ -1045,3 +1045,116 @@ func TestAbsentKeysHide(t *testing.T) {
 		w.expectShown("", 0, 1)
 	})
 }
+
+// A node joins whose clock is an hour ahead. It knows the life of a member from
+// a third node only, and from before the clocks jumped: that is no sign that
+// its lease is over.
+func TestClockJumpHidesNoLife(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.start(0)
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		w.client(1, "a", 80)
+		time.Sleep(3 * time.Second)
+		w.sever(0, 1, true) // and nobody has noticed
+		w.sever(1, 2, true)
+		w.nodes[2].skew = time.Hour
+		w.start(2)
+		w.nodes[2].state[1] = Alive
+		w.see(2, 0, Alive)
+		time.Sleep(100 * time.Millisecond) // its clock is known before anything is told to it
+		w.see(0, 2, Alive)
+		time.Sleep(2 * time.Second)
+		w.expectShown("80", 0, 2)
+		w.expectState(2, w.nodes[1].life, registry.Living)
+	})
+}
+
+// A node that nobody else could have older copies from keeps no tombstones and
+// no hides.
+func TestAloneKeepsNoTombstones(t *testing.T) {
+	comeAndGo := func(w *world, c *registry.Client) LifeStatus {
+		for port := 100; port < 120; port++ {
+			i := registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.2", Port: port, Cluster: "DEFAULT"}, Weight: 1, Healthy: true, Enabled: true}
+			k := registry.ServiceKey{Namespace: "public", Group: "g", Name: fmt.Sprint(port)}
+			if err := c.Register(k, []*registry.Instance{&i}, false); err != nil {
+				w.t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			c.Deregister(k, i.InstanceKey)
+		}
+		time.Sleep(3 * time.Second)
+		w.nodes[0].reg.Sweep()
+		l, _ := w.lifeState(0, w.nodes[0].life)
+		return l
+	}
+	first := testLife(1, 0).Node
+	options := func(change func(*Options)) func(*Options) {
+		return func(o *Options) {
+			o.Joined = o.Life.Node != first
+			if !o.Joined {
+				change(o)
+			}
+		}
+	}
+	t.Run("alone, and then not", func(t *testing.T) {
+		run(t, 2, func(w *world) {
+			w.options = options(func(*Options) {})
+			w.start(0)
+			w.tell(0)
+			c := w.client(0, "a", 80)
+			if l := comeAndGo(w, c); l.Records != 1 || l.Tombstones != 0 || l.Floor == 0 || w.nodes[0].reg.Stats().Hides != 0 {
+				t.Errorf("alone: %+v, %d hides", l, w.nodes[0].reg.Stats().Hides)
+			}
+			w.start(1)
+			w.see(0, 1, Alive)
+			w.see(1, 0, Alive)
+			time.Sleep(3 * time.Second)
+			w.expectShown("80", 0, 1)
+			if l := comeAndGo(w, c); l.Tombstones != 20 || w.nodes[0].reg.Stats().Hides != 20 {
+				t.Errorf("not alone: %+v, %d hides", l, w.nodes[0].reg.Stats().Hides)
+			}
+			w.expectEqual(0, 1)
+			w.kill(1)
+			delete(w.nodes[0].state, 1)
+			w.tell(0) // forgotten by membership, but it may come back
+			time.Sleep(time.Minute)
+			if l := comeAndGo(w, c); l.Tombstones != 20 {
+				t.Errorf("left alone: %+v", l)
+			}
+		})
+	})
+	for name, change := range map[string]func(*Options){
+		"joined":                      func(o *Options) { o.Joined = true },
+		"not alone in an earlier run": func(o *Options) { o.Known = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, 1, func(w *world) {
+				w.options = options(change)
+				w.start(0)
+				if l := comeAndGo(w, w.client(0, "a", 80)); l.Tombstones != 20 || w.nodes[0].reg.Stats().Hides != 20 {
+					t.Errorf("%+v, %d hides", l, w.nodes[0].reg.Stats().Hides)
+				}
+			})
+		})
+	}
+	t.Run("after a restart", func(t *testing.T) {
+		run(t, 1, func(w *world) {
+			w.options = options(func(*Options) {})
+			w.start(0)
+			w.client(0, "a", 80)
+			time.Sleep(time.Second)
+			w.stop(0)
+			w.start(0)
+			c := w.client(0, "b", 80)
+			if l := comeAndGo(w, c); l.Tombstones != 20 { // the earlier life's instances are there
+				t.Errorf("%+v", l)
+			}
+			time.Sleep(12 * time.Minute) // it is dropped and forgotten
+			if l := comeAndGo(w, c); l.Tombstones != 0 {
+				t.Errorf("%+v", l)
+			}
+		})
+	})
+}

@@ -151,7 +151,9 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 		if registry.LifeState(h.GetState()) == registry.Dropped {
 			return // forgotten here, and soon there
 		}
-		if p.id != id.Node && d.opts.Leases.over(ownerClock, h.GetDeadline(), p.headsClock) {
+		// A life whose member is there has no lease that could be over. Its clock
+		// may be old: it was told before a clock that all follow jumped ahead.
+		if p.id != id.Node && !d.thereLocked(id) && d.opts.Leases.over(ownerClock, h.GetDeadline(), p.headsClock) {
 			return // it has stood still since, and still serves what all others have dropped and forgotten
 		}
 		if d.fullLocked(id) {

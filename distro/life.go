@@ -14,8 +14,9 @@ type life struct {
 	records map[string]*record // newest of each key
 	// order has the records by version, stale ones among them. Writes append;
 	// it is rebuilt when half of it is stale.
-	order []*record
-	stale int
+	order      []*record
+	stale      int
+	staleBytes int
 	// tombstones are those of order that are gone, oldest first.
 	tombstones     []*record
 	tombstoneBytes int
@@ -84,6 +85,7 @@ func (l *life) remove(r *record) {
 	delete(l.records, r.key)
 	r.stale = true
 	l.stale++
+	l.staleBytes += len(r.raw)
 	l.bytes -= len(r.raw)
 	if r.gone {
 		l.tombstoneBytes -= len(r.raw)
@@ -98,16 +100,20 @@ func (l *life) remove(r *record) {
 	}
 }
 
-// compact drops stale entries once they are half of what is there, so that
-// their cost is spread over the writes that made them.
+// staleBytes that are always kept: not every large batch that is written again
+// is worth a look at all records.
+const staleBytes = 1 << 20
+
+// compact drops stale entries once they are half of what is there, by number or
+// by bytes, so that their cost is spread over the writes that made them.
 func (l *life) compact() {
-	if l.stale < 64 || l.stale < len(l.order)/2 {
+	if (l.stale < 64 || l.stale < len(l.order)/2) && (l.staleBytes < staleBytes || l.staleBytes < l.bytes) {
 		return
 	}
 	fresh := func(rs []*record) []*record {
 		return slices.Clip(slices.DeleteFunc(slices.Clone(rs), func(r *record) bool { return r.stale }))
 	}
-	l.order, l.tombstones, l.stale = fresh(l.order), fresh(l.tombstones), 0
+	l.order, l.tombstones, l.stale, l.staleBytes = fresh(l.order), fresh(l.tombstones), 0, 0
 }
 
 // above returns the records with versions above from, by version.

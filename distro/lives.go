@@ -13,6 +13,7 @@ func (d *Replicator) makeLifeLocked(id registry.Life) *life {
 	l.silent = true
 	l.livingSince = d.now()
 	d.lives[id] = l
+	d.companyLocked()
 	if d.epochs[id.Node] < id.Epoch {
 		d.epochs[id.Node] = id.Epoch
 		for _, other := range d.lives { // older lives of the node have ended by that
@@ -35,8 +36,29 @@ func (d *Replicator) earlyLocked(id registry.Life) bool {
 // full: there is no room for a life that this node does not know. For those of
 // members that are there it always has some.
 func (d *Replicator) fullLocked(id registry.Life) bool {
+	return len(d.lives) >= d.opts.MaxLives && !d.thereLocked(id)
+}
+
+// there: it is the life of a member that is alive.
+func (d *Replicator) thereLocked(id registry.Life) bool {
 	m, ok := d.members[id.Node]
-	return len(d.lives) >= d.opts.MaxLives && !(ok && m.State == Alive && id.Epoch == m.Epoch)
+	return ok && m.State == Alive && id.Epoch == m.Epoch
+}
+
+// aloneLocked says whether there is nobody who could have an older copy of
+// anything: this node joins nobody, has heard of no other node, not even of one
+// that has gone, and knows no other life. Who could never speak to this node
+// does not count: what its clients said goodbye to here they still have there.
+func (d *Replicator) aloneLocked() bool {
+	return !d.opts.Joined && !d.opts.Known && len(d.members) == 1 && len(d.peers) == 0 && len(d.lives) == 1
+}
+
+// companyLocked tells the registry when that changes.
+func (d *Replicator) companyLocked() {
+	if alone := d.aloneLocked(); alone != d.alone {
+		d.alone = alone
+		d.tellLocked(d.self, func(r Registry) { r.SetAlone(alone) })
+	}
 }
 
 // ended: a higher epoch of the node is known. Old and new life then stand side

@@ -398,3 +398,21 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// A large batch that is written again and again stays once, or a few times.
+func TestReplacedRecordsAreLetGo(t *testing.T) {
+	l := newLife(testLife(1, 1))
+	big := strings.Repeat("x", 300<<10)
+	for v := uint64(1); v <= 50; v++ {
+		l.put(testRecord(99, "batch", v, false, big))
+		l.applied = v
+		l.compact()
+		bytes := 0
+		for _, r := range l.order {
+			bytes += len(r.raw)
+		}
+		if bytes > l.bytes+staleBytes {
+			t.Fatalf("%d bytes for a life of %d", bytes, l.bytes)
+		}
+	}
+}

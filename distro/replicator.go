@@ -80,6 +80,7 @@ type Registry interface {
 	Take(registry.RecordKey) registry.Record
 	Apply(registry.Life, []registry.Record)
 	SetLife(registry.Life, registry.LifeState, registry.Stamp)
+	SetAlone(bool)
 	ForgetLife(registry.Life)
 	Unanswered(registry.Probe)
 	Orphans(registry.Life, func(registry.ServiceKey, *registry.Shown))
@@ -110,6 +111,8 @@ type Options struct {
 	Save func(write func(io.Writer) error) error
 	// Joined: other nodes were named at the start.
 	Joined bool
+	// Known: other nodes were members in an earlier run.
+	Known bool
 	// Stable are members that were alive for long enough in an earlier run.
 	Stable []string
 
@@ -132,7 +135,7 @@ type Options struct {
 
 	StableAfter    time.Duration // a member counts for majorities; pauses are forgotten
 	DropMemory     time.Duration
-	Grace          time.Duration // of tombstones and hides
+	Grace          time.Duration // of tombstones and hides; none where nobody else was ever heard of
 	TombstoneBytes int           // of each life
 	MaxHides       int           // of one record
 	MaxLives       int           // besides those of members that are there
@@ -224,6 +227,7 @@ type Replicator struct {
 	logged      map[string]bool // peer and reason
 
 	ready, served, catchingUp, draining, replaced bool
+	alone                                         bool // as the registry was told
 
 	since      time.Time // catching up
 	sinceStamp registry.Stamp
@@ -263,6 +267,7 @@ func (d *Replicator) Start() {
 	d.load()
 	d.mu.Lock()
 	d.lastTick = time.Now()
+	d.companyLocked()
 	d.catchUpLocked()
 	d.readinessLocked(time.Now())
 	d.mu.Unlock()

@@ -411,6 +411,7 @@ func TestSnapshotKeepsDrops(t *testing.T) {
 // grace.
 func TestWriterCarriesHides(t *testing.T) {
 	run(t, 1, func(w *world) {
+		w.options = func(o *Options) { o.Joined = true } // who is alone needs none
 		w.start(0)
 		d := w.nodes[0].d
 		hides := func() (ports []int) {

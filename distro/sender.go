@@ -60,6 +60,7 @@ func (d *Replicator) peerLocked(id string) *peer {
 		p = &peer{id: id, wake: make(chan struct{}, 1), fresh: true}
 		p.restart(d.epochs[id])
 		d.peers[id] = p
+		d.companyLocked()
 	}
 	return p
 }

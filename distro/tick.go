@@ -2,6 +2,7 @@ package distro
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -175,10 +176,14 @@ func (d *Replicator) drop(due []registry.Life) {
 }
 
 // forgetLocked lets go what is old: tombstones, drops, parts of frames that
-// never came to their end.
+// never came to their end. Who is alone needs no tombstones: whoever comes later
+// takes the whole life.
 func (d *Replicator) forgetLocked() {
 	now := d.now()
 	grace := registry.StampAt(max(0, now-d.opts.Grace.Milliseconds()))
+	if d.companyLocked(); d.alone {
+		grace = math.MaxUint64
+	}
 	memory := d.opts.DropMemory.Milliseconds()
 	for _, l := range d.lives {
 		d.metrics.tombstones.Add(float64(l.forget(grace, d.opts.TombstoneBytes)))
@@ -208,6 +213,7 @@ func (d *Replicator) Members(ms []Member) {
 		d.members[m.ID] = m
 	}
 	d.members[d.self.Node] = Member{ID: d.self.Node, Epoch: d.self.Epoch, State: Alive, Name: d.members[d.self.Node].Name}
+	d.companyLocked()
 	for id, m := range d.members {
 		if id == d.self.Node {
 			continue

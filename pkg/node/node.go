@@ -176,6 +176,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	do.Registry, do.Peers, do.Life, do.Clock, do.Awake = reg, peers, life, clock, pulse.awake
 	do.Load, do.Save = dir.OpenSnapshot, dir.SaveSnapshot
 	for _, k := range dir.Members() {
+		do.Known = do.Known || k.ID != dir.NodeID
 		if k.Stable {
 			do.Stable = append(do.Stable, k.ID)
 		}

@@ -1,6 +1,9 @@
 package registry
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // stamps are one Stamp for each kind of client: an HTTP call must not remove
 // what a gRPC connection stands for, nor the other way round (cases C14).
@@ -115,7 +118,7 @@ func (r *Registry) hideLocked(sh *shard, key ServiceKey, kind Kind, hide Hide) b
 // hideOwnLocked remembers what an own client hides, and gathers it for Take;
 // it reports whether there was a reason to.
 func (r *Registry) hideOwnLocked(sh *shard, key ServiceKey, c *Client, cause Cause, h Hide) bool {
-	if r.opts.Wrote == nil {
+	if r.alone.Load() {
 		// Nothing comes from elsewhere: what is not there now is newer when it comes.
 		if s := sh.services[key]; s == nil || len(s.claims[h.InstanceKey]) == 0 {
 			return false
@@ -150,11 +153,24 @@ func (r *Registry) Unanswered(p Probe) {
 	r.tell(p.Service, n)
 }
 
+// SetAlone says whether nobody else can have older claims of what is removed
+// here: then only hides of what somebody claims are remembered. Until it is
+// called that is so without [Options.Wrote].
+func (r *Registry) SetAlone(alone bool) { r.alone.Store(alone) }
+
 func (r *Registry) tooOld(made, now Stamp) bool { return now.Millis()-made.Millis() >= r.opts.HideAge }
 
 // sweepHides forgets the hides that are too old, and the oldest of those that
 // are too many, and returns the services in which something is shown again.
 func (r *Registry) sweepHides() (changed []ServiceKey) {
+	if r.alone.Load() {
+		for i := range r.shards {
+			sh := &r.shards[i]
+			sh.mu.Lock()
+			r.dropHidesLocked(sh, math.MaxUint64, true)
+			sh.mu.Unlock()
+		}
+	}
 	oldest := StampAt(r.opts.Clock.Millis() - r.opts.HideAge + 1)
 	if int(r.hides.Load()) > r.opts.MaxHides {
 		var made []Stamp

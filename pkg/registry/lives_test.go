@@ -1057,3 +1057,37 @@ func TestWhatAppearsInADroppedLifeHidesNothing(t *testing.T) {
 	b.SetLife(a.life, Living, a.opts.Clock.Now())
 	m.show("B", "1.1.1.1")
 }
+
+// Where nobody else is, only hides of what somebody claims are remembered.
+func TestAloneRemembersNoHides(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Wrote = func(RecordKey) {} })
+	c := w.client("c")
+	goodbye := func(want int64) {
+		t.Helper()
+		w.register(c, inst("x"))
+		w.Take(RecordKey{"c", order})
+		c.Deregister(order, keyX)
+		if n := w.Stats().Hides; n != want {
+			t.Errorf("%d hides, want %d", n, want)
+		}
+		if n := len(w.Take(RecordKey{"c", order}).Hides); n != int(2*want) { // a strong one and a weak one
+			t.Errorf("%d hides are told, want %d", n, 2*want)
+		}
+	}
+	goodbye(1)
+	w.SetAlone(true)
+	w.Sweep()
+	goodbye(0)
+	other := Life{"other", 1}
+	at := w.opts.Clock.Now()
+	w.SetLife(other, Orphaned, 0)
+	w.Apply(other, []Record{{RecordKey: RecordKey{"o", order}, Clock: at, Cause: CauseRegistered, Instances: []Published{{inst("x"), at}}}})
+	w.shows("x")
+	goodbye(1) // that is claimed, whatever was said
+	w.Sweep()
+	w.shows()
+	w.SetAlone(false)
+	w.ForgetLife(other)
+	w.Sweep()
+	goodbye(1)
+}

@@ -64,6 +64,7 @@ type Registry struct {
 	publications atomic.Int64
 	historyBytes atomic.Int64
 	hides        atomic.Int64
+	alone        atomic.Bool  // nobody else has anything that could be hidden
 	ahead        atomic.Int64 // newest lastRefTime that was ahead of the clock, milliseconds
 }
 
@@ -92,6 +93,7 @@ func New(opts Options) *Registry {
 	opts.HideAge = cmp.Or(opts.HideAge, 600_000)
 	opts.MaxHides = cmp.Or(opts.MaxHides, 200_000)
 	r := &Registry{opts: opts, own: newLife(opts.Life)}
+	r.alone.Store(opts.Wrote == nil)
 	r.lives.Store(&map[Life]*life{opts.Life: r.own})
 	for i := range r.shards {
 		r.shards[i].services = map[ServiceKey]*service{}

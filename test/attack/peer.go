@@ -6,12 +6,12 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -274,25 +274,29 @@ func newTraitor(c *trio) (_ *traitor, err error) {
 		return nil, err
 	}
 	for start := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		known := 0
-		for _, s := range c.nodes {
+		var not []string
+		for n, s := range c.nodes {
 			ms, _, err := s.members(context.Background())
 			if err != nil {
 				t.close()
 				return nil, err
 			}
+			state := "unknown"
 			for _, m := range ms {
-				if m.ID == t.id && m.State == "alive" {
-					known++
+				if m.ID == t.id {
+					state = m.State
 				}
 			}
+			if state != "alive" {
+				not = append(not, fmt.Sprintf("%s to node %d", state, n))
+			}
 		}
-		if known == len(c.nodes) {
+		if len(not) == 0 {
 			return t, nil
 		}
 		if time.Since(start) > 8*time.Second {
 			t.close()
-			return nil, errors.New("the traitor is not let in")
+			return nil, fmt.Errorf("the traitor is not let in: after 8 s it is %s", strings.Join(not, ", "))
 		}
 	}
 }
