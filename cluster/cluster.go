@@ -240,7 +240,7 @@ func (c *Cluster) ClusterID() string {
 }
 
 // KeptOut reports that this node is on its own, and that who it was told to
-// join belongs to another cluster.
+// join is there and does not take it in: another secret, another cluster.
 func (c *Cluster) KeptOut() bool { return c.keptOut.Load() }
 
 // HealthScore tells how badly this node meets the deadlines of failure

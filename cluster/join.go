@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -176,29 +177,54 @@ func (c *Cluster) joinRound() (missing bool) {
 	try = try[:min(len(try), joinAtOnce)]
 	var joins sync.WaitGroup
 	failures := make([]error, len(try))
+	refusing := make([]netip.AddrPort, len(try)) // that failed before their time was over
 	for i, a := range try {
 		joins.Go(func() {
 			c.metrics.joins.Inc()
+			began := time.Now()
 			if _, err := c.ml.Join([]string{a.String()}); err != nil {
 				c.metrics.joinFailures.Inc()
 				c.log.Debug("not joined", zap.Stringer("address", a), zap.Error(err))
 				failures[i] = err
+				if time.Since(began) < tcpTimeout/2 {
+					refusing[i] = a
+				}
 			}
 		})
 	}
 	joins.Wait()
-	c.lonely(now, alive == 0 && len(try) > 0 && !slices.Contains(failures, nil), failures)
+	lonely := alive == 0 && len(try) > 0 && !slices.Contains(failures, nil)
+	c.lonely(now, lonely, failures)
+	c.keptOut.Store(lonely && c.answers(refusing))
 	return missing
+}
+
+// answers reports whether somebody listens at one of the addresses. Whoever
+// does, and refuses to take this node in, has another secret or another
+// cluster; one that stands still says nothing.
+func (c *Cluster) answers(addrs []netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeout(c.ctx, c.opts.DialTimeout)
+	defer cancel()
+	var yes atomic.Bool
+	var dials sync.WaitGroup
+	for _, a := range addrs {
+		if !a.IsValid() {
+			continue
+		}
+		dials.Go(func() {
+			if conn, err := c.opts.Dial(ctx, a.String()); err == nil {
+				conn.Close()
+				yes.Store(true)
+			}
+		})
+	}
+	dials.Wait()
+	return yes.Load()
 }
 
 // lonely says now and then that nobody is reached: this node may serve clients
 // who do not see what is registered elsewhere.
 func (c *Cluster) lonely(now time.Time, yes bool, failures []error) {
-	foreign := yes && slices.ContainsFunc(failures, func(err error) bool {
-		// Made here and wrapped by memberlist, which keeps its text only.
-		return err != nil && strings.Contains(err.Error(), errForeign.Error())
-	})
-	c.keptOut.Store(foreign)
 	switch {
 	case !yes:
 		c.alone, c.saidAlone = time.Time{}, time.Time{}

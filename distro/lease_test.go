@@ -16,7 +16,7 @@ func TestLease(t *testing.T) {
 		want               time.Duration
 	}{
 		{"refused", false, 0, 2, 10 * time.Second},
-		{"silent", true, 0, 2, 22 * time.Second},
+		{"silent", true, 0, 2, 22500 * time.Millisecond},
 		{"crowd", false, 40_000, 2, 20 * time.Second},
 		{"crowd, one survivor", false, 40_000, 1, 30 * time.Second},
 		{"cap", true, 1_000_000, 2, time.Minute},
@@ -33,7 +33,7 @@ func TestLease(t *testing.T) {
 	}{
 		{"nobody is slow", false, 0, 0},
 		{"Python", false, 35 * time.Second, 24 * time.Second},
-		{"Python, silent", true, 35 * time.Second, 13 * time.Second},
+		{"Python, silent", true, 35 * time.Second, 12500 * time.Millisecond},
 		{"shorter than the lease", true, 15 * time.Second, 0},
 		{"cap", false, time.Hour, 49 * time.Second},
 	} {

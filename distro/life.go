@@ -42,6 +42,7 @@ type life struct {
 	orphanedAt  registry.Stamp
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
+	holds       bool           // its deadline is that of a silence, though its node may refuse by now
 	paused      int64          // milliseconds by self-preservation, in all
 	skipped     int64          // milliseconds that the clock has jumped over since orphanedAt
 	waned       bool           // Orphaned, and only its slow clients have a lease

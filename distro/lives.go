@@ -109,6 +109,7 @@ func (d *Replicator) judgeLocked(l *life) {
 			spoken = l.orphanedAt
 		}
 		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, l.silent, lease))
+		l.holds = l.holds || l.silent
 	}
 }
 
@@ -121,7 +122,7 @@ func (d *Replicator) returnLocked(l *life) {
 	if l.state == registry.Dropped {
 		back = l.back
 	}
-	l.livingSince, l.probing = d.now(), probing{}
+	l.livingSince, l.probing, l.holds = d.now(), probing{}, false
 	d.setStateLocked(l, registry.Living, back)
 	d.metrics.returned.Inc()
 	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))
@@ -225,7 +226,8 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 		l.dropped = max(l.dropped, at)
 	case registry.Orphaned:
 		starting := d.catchingUp && !d.served
-		expired := p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline
+		held := d.silentLeaseRunsLocked(l, now) && now < l.orphanedAt.Millis()+d.opts.Leases.Cap.Milliseconds()
+		expired := p.ready && !d.catchingUp && !d.preserve.active() && !held && now >= l.deadline
 		if starting || expired {
 			l.silent = l.silent || starting && !h.GetRefused()
 			d.dropLocked(l, at, "a peer has dropped it")

@@ -233,10 +233,12 @@ func (d *Replicator) saidSilentLocked(node string) bool {
 	return false
 }
 
-// silentLeaseRunsLocked: then no other lease and no moving record ends.
+// silentLeaseRunsLocked: then no other lease and no moving record ends. If the
+// silent node is killed its lease goes on to count: who had moved there, unseen,
+// is on its way again.
 func (d *Replicator) silentLeaseRunsLocked(but *life, now int64) bool {
 	for _, l := range d.lives {
-		if l != but && l.state == registry.Orphaned && l.silent && now < l.deadline+l.paused {
+		if l != but && l.state == registry.Orphaned && l.holds && now < l.deadline+l.paused {
 			return true
 		}
 	}

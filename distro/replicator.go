@@ -159,7 +159,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Awake: func() {}, Outlived: func() {},
-		Leases: Leases{Detection: 2500 * time.Millisecond, Heads: time.Second, Refused: 10 * time.Second, Silent: 22 * time.Second, Cap: time.Minute,
+		Leases: Leases{Detection: 2500 * time.Millisecond, Heads: time.Second, Refused: 10 * time.Second, Silent: 22500 * time.Millisecond, Cap: time.Minute,
 			Restart: 30 * time.Second, RedoRate: 2000, MovingFor: 10 * time.Second, ProbeBound: 3 * time.Minute, PauseBound: 3 * time.Minute},
 		Tick: time.Second, BusyFor: 10 * time.Millisecond, BusyBytes: 64 << 10, ReliableFor: 50 * time.Millisecond,
 		GossipFrames: true, GossipPerSecond: 20, GossipHeads: 5 * time.Second, PullDelay: 250 * time.Millisecond, PullTimeout: 10 * time.Second,

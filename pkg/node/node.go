@@ -232,11 +232,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		if members != nil {
 			// Fail closed: clients of a node that should be one of several and
 			// has not found them would see what it has alone.
-			switch {
-			case members.KeptOut():
-				return false, "the nodes of --join belong to another cluster: correct --join, or start with an empty --data-dir to become one of them"
-			case len(opts.Join) > 0 && members.ClusterID() == "" && !others(members.View()):
-				return false, "no node of --join is reached, and this one belongs to no cluster yet: its log says why (--expect 1 makes it the first of one)"
+			if members.KeptOut() {
+				return false, "the nodes of --join do not take this one in, its log says why: they have another secret (--gossip-key-file), or belong to another cluster (correct --join, or start with an empty --data-dir to become one of them)"
 			}
 		}
 		return replicator.Ready()

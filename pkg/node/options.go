@@ -136,7 +136,8 @@ type Options struct {
 	Detection time.Duration
 	// LeaseRefused and LeaseSilent are how long the instances of a node stay
 	// that refuses connections, or says nothing; LeaseMax bounds what is added
-	// for slow clients and long queues. Defaults 10s, 22s, 60s.
+	// for slow clients and long queues. Defaults 10s, 22.5s (a Java client
+	// needs up to 20.5s to notice and 3s more to register), 60s.
 	LeaseRefused, LeaseSilent, LeaseMax time.Duration
 	// LeaseRestart is how long what a snapshot brought back is served when the
 	// whole cluster restarts. Default 30s.
@@ -291,7 +292,7 @@ func DefaultOptions() Options {
 
 		HeadInterval: time.Second,
 		Detection:    2500 * time.Millisecond,
-		LeaseRefused: 10 * time.Second, LeaseSilent: 22 * time.Second, LeaseMax: 60 * time.Second, LeaseRestart: 30 * time.Second,
+		LeaseRefused: 10 * time.Second, LeaseSilent: 22500 * time.Millisecond, LeaseMax: 60 * time.Second, LeaseRestart: 30 * time.Second,
 		ExpiryProbe: 5 * time.Second, ExpiryProbeMax: 3 * time.Minute,
 		SelfPreservation: 3 * time.Minute, StableAfter: time.Minute,
 		TombstoneGrace: 10 * time.Minute, DropMemory: 10 * time.Minute,
