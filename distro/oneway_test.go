@@ -3,6 +3,7 @@ package distro
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,13 +52,13 @@ func TestRandomOneWayCuts(t *testing.T) {
 					}
 				}
 				time.Sleep(4 * time.Second)
-				want := ""
+				var want strings.Builder
 				for port := range 4000 {
 					if clients[port] != nil {
-						want += fmt.Sprint(" ", port)
+						want.WriteString(fmt.Sprint(" ", port))
 					}
 				}
-				w.expectShown(want[min(1, len(want)):], 0, 1, 2)
+				w.expectShown(want.String()[min(1, len(want.String())):], 0, 1, 2)
 				w.expectEqual(0, 1, 2)
 				for n := range 3 {
 					w.expectCount(n, "repairs_total", 0)
