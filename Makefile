@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -61,7 +61,7 @@ GOLDEN := ^(0[1346789]|10|21|5.|60|70)-
 # in a shell. -902 and the others are not opened by a single node.
 golden: build ## compare the answers of a node with recorded ones of a Nacos server
 	@taken() { (exec 3<>/dev/tcp/127.0.0.1/$$1) 2>/dev/null; }; \
-	port=18848; while taken $$port || taken $$((port + 1000)); do port=$$((port + 10)); done; \
+	port=18848; while taken $$port || taken $$((port + 1000)) || taken $$((port + 1001)) || taken $$((port - 902)); do port=$$((port + 10)); done; \
 	dir=$$(mktemp -d); \
 	$(BIN) serve --port $$port --data-dir $$dir/data --name golden >$$dir/log 2>&1 & node=$$!; \
 	trap 'kill $$node 2>/dev/null || true; wait $$node || true; rm -rf $$dir' EXIT; \
@@ -120,6 +120,10 @@ fuzz: ## run each fuzzer for 30 s
 	while IFS=: read -r file fuzzer; do \
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
+
+bench-cluster: build ## measure a cluster of three processes (7 minutes), write docs/BENCHMARKS-cluster.md
+	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
+	bin/bench cluster -bin $(BIN) -out docs/BENCHMARKS-cluster.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 
 bench: build ## compare a node with bare gRPC (8 minutes), write docs/BENCHMARKS.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \

@@ -60,6 +60,8 @@ type Cluster struct {
 	members map[string]*member
 	paths   map[string]*path
 	conns   map[string]*countedConn // of the peer port, by remote address
+	keptOut atomic.Bool             // nobody is reached but nodes of another cluster
+
 	// Of joinForever: since when nobody is reached, and when that was said.
 	alone, saidAlone time.Time
 
@@ -236,6 +238,10 @@ func (c *Cluster) ClusterID() string {
 	defer c.mu.Unlock()
 	return c.own.cluster
 }
+
+// KeptOut reports that this node is on its own, and that who it was told to
+// join belongs to another cluster.
+func (c *Cluster) KeptOut() bool { return c.keptOut.Load() }
 
 // HealthScore tells how badly this node meets the deadlines of failure
 // detection: 0 is well, from 2 on it does not trust itself.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -111,6 +112,31 @@ func TestGossip(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		if nodes[0].queued.Load() != 0 || !nodes[0].Broadcast([]byte("again")) {
 			t.Error("the budget does not recover:", nodes[0].queued.Load())
+		}
+	})
+}
+
+// Whichever way to a peer is open first, one can pull from then on.
+func TestPullAtOnce(t *testing.T) {
+	bubble(t, func(w *world) {
+		var pulls sync.WaitGroup
+		var mu sync.Mutex
+		var results []error
+		w.grow(3, func(o *Options) {
+			o.Handlers.Pull = func(_ context.Context, _ string, req []byte, send func([]byte) error) error { return send(req) }
+			n := len(w.nodes)
+			o.Handlers.Connected = func(peer string) {
+				pulls.Go(func() {
+					err := w.nodes[n].Pull(w.t.Context(), peer, []byte("life"), func([]byte) error { return nil })
+					mu.Lock()
+					defer mu.Unlock()
+					results = append(results, err)
+				})
+			}
+		})
+		pulls.Wait()
+		if err := errors.Join(results...); err != nil || len(results) != 12 {
+			w.t.Error(len(results), err)
 		}
 	})
 }

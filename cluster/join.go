@@ -194,6 +194,11 @@ func (c *Cluster) joinRound() (missing bool) {
 // lonely says now and then that nobody is reached: this node may serve clients
 // who do not see what is registered elsewhere.
 func (c *Cluster) lonely(now time.Time, yes bool, failures []error) {
+	foreign := yes && slices.ContainsFunc(failures, func(err error) bool {
+		// Made here and wrapped by memberlist, which keeps its text only.
+		return err != nil && strings.Contains(err.Error(), errForeign.Error())
+	})
+	c.keptOut.Store(foreign)
 	switch {
 	case !yes:
 		c.alone, c.saidAlone = time.Time{}, time.Time{}

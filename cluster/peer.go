@@ -300,10 +300,30 @@ func (c *Cluster) connTo(id string) (*grpc.ClientConn, error) {
 	return m.link.conn, nil
 }
 
+// linkPatience is how long Pull waits for the connection that this node opens.
+// The one that the peer opens may be up first, or gossip faster than both, and
+// what comes that way is a reason to pull.
+const linkPatience = 300 * time.Millisecond
+
+// connSoon is connTo for who can wait a moment.
+func (c *Cluster) connSoon(ctx context.Context, id string) (*grpc.ClientConn, error) {
+	for begun := time.Now(); ; {
+		conn, err := c.connTo(id)
+		if err != ErrUnreachable || time.Since(begun) >= linkPatience {
+			return conn, err
+		}
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // Pull asks a member for something that it answers in parts. If part fails,
 // Pull ends and returns its error.
 func (c *Cluster) Pull(ctx context.Context, from string, req []byte, part func([]byte) error) error {
-	conn, err := c.connTo(from)
+	conn, err := c.connSoon(ctx, from)
 	if err != nil {
 		return err
 	}

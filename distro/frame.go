@@ -172,7 +172,11 @@ func (s *staged) add(f *frame, part int) (*frame, error) {
 		return nil, nil
 	}
 	whole := *f
-	whole.records = nil
+	all := 0
+	for _, p := range s.parts {
+		all += len(p)
+	}
+	whole.records = make([]decoded, 0, all)
 	last := f.from
 	for n := range s.total {
 		p := s.parts[n]

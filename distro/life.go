@@ -198,6 +198,12 @@ func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome
 	case f.from > l.applied && !f.whole:
 		return nil, nil, gap
 	}
+	empty := len(l.records) == 0
+	if empty {
+		l.records = make(map[string]*record, len(f.records))
+	}
+	l.order = slices.Grow(l.order, len(f.records))
+	news = make([]decoded, 0, len(f.records))
 	sorted := true
 	top := uint64(0)
 	if len(l.order) > 0 {
@@ -227,14 +233,16 @@ func (l *life) merge(f *frame) (news []decoded, absent []*record, result outcome
 	}
 	l.suspect = l.suspect && !f.whole
 	if f.whole && !union { // absent keys are gone, but not what was written after the transfer was cut
-		keep := make(map[string]bool, len(f.records))
-		for _, d := range f.records {
-			keep[d.key] = true
-		}
-		for k, r := range l.records {
-			if !keep[k] && r.version <= f.to {
-				absent = append(absent, r)
-				l.remove(r)
+		if !empty {
+			keep := make(map[string]bool, len(f.records))
+			for _, d := range f.records {
+				keep[d.key] = true
+			}
+			for k, r := range l.records {
+				if !keep[k] && r.version <= f.to {
+					absent = append(absent, r)
+					l.remove(r)
+				}
 			}
 		}
 		l.floor = max(l.floor, f.floor)

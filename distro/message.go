@@ -247,6 +247,7 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 		l = d.makeLifeLocked(f.life)
 		d.judgeLocked(l) // before its records are shown
 	}
+	empty := len(l.records) == 0
 	news, absent, result := l.merge(f)
 	switch result {
 	case nothing:
@@ -256,6 +257,11 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 	case merged:
 		d.metrics.applied.Add(float64(len(news)))
 		d.changes++
+		if empty {
+			// What comes now need not be shown twice, as an orphan's and then
+			// as of the living.
+			d.judgeLocked(l)
+		}
 		call, to := registryCall(f.life, news, absent, l.maxRecord), l.applied
 		d.tellLocked(f.life, func(r Registry) {
 			if call != nil {
@@ -290,7 +296,13 @@ func (d *Replicator) apply(f *frame, from string, via Via) bool {
 
 // registryCall tells the registry what a merge has changed, as one.
 func registryCall(id registry.Life, news []decoded, absent []*record, clock registry.Stamp) func(Registry) {
-	var records []registry.Record
+	publications := 0
+	for _, n := range news {
+		if n.publication != nil {
+			publications++
+		}
+	}
+	records := make([]registry.Record, 0, publications)
 	var probes []registry.Probe
 	for _, n := range news {
 		if n.publication != nil {
@@ -303,7 +315,11 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 	for _, r := range absent {
 		if f, err := readFields(r.raw); err == nil && r.kind == kindPublication && !r.gone {
 			if p := readPublication(f, nil); p != nil {
-				records = append(records, registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true})
+				gone := registry.Record{RecordKey: p.RecordKey, Kind: p.Kind, Clock: clock, Cause: registry.CauseReplaced, Gone: true}
+				for _, i := range p.Instances { // what the forgotten tombstone said at least
+					gone.Hides = append(gone.Hides, registry.Hide{InstanceKey: i.InstanceKey, UpTo: i.Since, Made: clock})
+				}
+				records = append(records, gone)
 			}
 		}
 	}

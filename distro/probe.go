@@ -181,12 +181,29 @@ func (d *Replicator) answers(ctx context.Context, addr string) bool {
 	return d.opts.Dial(ctx, addr) == nil
 }
 
-// SomeoneSilent says whether a member gives no answer: a client may sit on it
-// unseen, so that a lost connection says little.
-func (d *Replicator) SomeoneSilent() bool {
+// Unsettled says whether clients may be on their way between nodes, so that a
+// lost connection says little: a member gives no answer, and a client may sit
+// on it unseen; one drains; or the lease of an orphan runs, whose clients are
+// coming. SDKs do not come in one step: some connect, register, connect once
+// more and only then close the first connection.
+func (d *Replicator) Unsettled() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.someoneSilentLocked()
+	if d.someoneSilentLocked() {
+		return true
+	}
+	for _, p := range d.peers {
+		if m := d.members[p.id]; p.draining && m.State == Alive {
+			return true
+		}
+	}
+	now := d.now()
+	for _, l := range d.lives {
+		if l.state == registry.Orphaned && now < l.deadline+l.paused {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *Replicator) someoneSilentLocked() bool {

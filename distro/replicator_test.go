@@ -187,11 +187,22 @@ func TestUnknownKindIsHandedOn(t *testing.T) {
 	})
 }
 
+// An askingRegistry asks something before it shows anything new.
+type askingRegistry struct {
+	*registry.Registry
+	ask func()
+}
+
+func (r askingRegistry) Apply(l registry.Life, records []registry.Record) {
+	r.ask()
+	r.Registry.Apply(l, records)
+}
+
 func TestReadiness(t *testing.T) {
 	ready := func(w *world, n int, want bool, why string) {
 		t.Helper()
 		if ok, is := w.nodes[n].d.Ready(); ok != want || !strings.Contains(is, why) {
-			w.t.Fatalf("ready: %v, %q; want %v, %q", ok, is, want, why)
+			w.t.Errorf("ready: %v, %q; want %v, %q", ok, is, want, why)
 		}
 	}
 	t.Run("without join at once", func(t *testing.T) {
@@ -226,6 +237,31 @@ func TestReadiness(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			ready(w, 1, true, "")
 			w.expectEqual(0, 1)
+		})
+	})
+	t.Run("when readers see it", func(t *testing.T) {
+		run(t, 2, func(w *world) {
+			asked := 0
+			w.options = func(o *Options) {
+				if o.Joined = o.Life.Node == testLife(2, 1).Node; o.Joined {
+					o.Registry = askingRegistry{w.nodes[1].reg, func() {
+						asked++
+						ready(w, 1, false, "version 0 of 1")
+					}}
+				}
+			}
+			w.start(0)
+			w.client(0, "a", 80)
+			time.Sleep(time.Second)
+			w.start(1)
+			w.see(0, 1, Alive)
+			w.see(1, 0, Alive)
+			time.Sleep(2 * time.Second)
+			ready(w, 1, true, "")
+			w.expectShown("80", 1)
+			if asked != 1 {
+				t.Error(asked)
+			}
 		})
 	})
 	t.Run("at most 10 s", func(t *testing.T) {

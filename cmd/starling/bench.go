@@ -25,19 +25,25 @@ import (
 const (
 	benchMaxDuration    = 10 * time.Minute
 	benchMaxConnections = 50_000
+	benchMaxInstances   = 20_000
+	benchMaxLoad        = 100_000
 )
 
 type benchOptions struct {
 	servers         []string
+	together        bool
 	subscribeServer string
 	connections     int // 0: as the scenario has it
+	instances       int // of a connection
+	load            int // changes a second; 0: as the scenario has it
+	kill            bool
 	concurrency     int
 	duration        time.Duration
 	serverPID       int
 	json            bool
 }
 
-// A benchScenario is a kind of load. Run measures it against r.server and
+// A benchScenario is a kind of load. Run measures it against r.servers and
 // returns an error only if it cannot; operations that fail are counted.
 type benchScenario struct {
 	name        string
@@ -45,18 +51,30 @@ type benchScenario struct {
 	connections int
 	concurrency func(connections int) int
 	duration    time.Duration
+	servers     benchServers
 	run         func(context.Context, *benchRun) error
 }
+
+// benchServers says how many servers a run of a scenario is of.
+type benchServers int
+
+const (
+	benchAny     benchServers = iota // one, or with --together all
+	benchOne                         // and perhaps another one for subscribers
+	benchCluster                     // all, at least two
+)
 
 func same(n int) int { return n }
 
 var benchScenarios = []benchScenario{
-	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchRegister},
-	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchQuery},
-	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchPush},
-	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchFanOut},
-	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchIdle},
-	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchStorm},
+	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchAny, benchRegister},
+	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchOne, benchQuery},
+	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchOne, benchPush},
+	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchOne, benchFanOut},
+	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchAny, benchIdle},
+	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchAny, benchStorm},
+	{"lag", "of a cluster: --load changes a second (5000) on all nodes; from a change to subscribers on the others, and how soon all digests are equal when the load stops", 64, same, 10 * time.Second, benchCluster, benchLag},
+	{"failover", "of a cluster: the first server is killed, its clients go to the others; until each has registered again, and whether subscribers there saw any of them missing, in --duration after that too", 5000, same, 20 * time.Second, benchCluster, benchFailover},
 }
 
 func benchCommand(p *process) *cobra.Command {
@@ -69,9 +87,10 @@ func benchCommand(p *process) *cobra.Command {
 	}
 	c := &cobra.Command{
 		Use:   "bench SCENARIO... | all",
-		Short: "Measure a server: registrations, queries, pushes, memory",
+		Short: "Measure a server or a cluster: registrations, queries, pushes, memory, replication",
 		Long: `Measure any server that speaks the gRPC protocol of Nacos. Each scenario is run
-against each of --servers, one after the other:
+against each of --servers, one after the other, or with --together against all of
+them at once; those of a cluster always are, and "all" leaves them out:
 
 ` + list.String() + `
 RATE, P50, P99 and MAX are of operations as this client sees them: a request and
@@ -88,11 +107,14 @@ after it began. Do not point it at a server that others need.`,
 		Example: `  starling bench register query                        # of a node on this machine
   starling bench all --servers 10.0.0.1:8848,10.0.0.2:8848
   starling bench push --servers 10.0.0.1:8848 --subscribe-server 10.0.0.2:8848
+  starling bench push --servers 10.0.0.1:8848 --load 1000   # how pushes fare beside other changes
+  starling bench register --together --servers 127.0.0.1:8848,127.0.0.1:8858,127.0.0.1:8868
+  starling bench lag --servers 127.0.0.1:8848,127.0.0.1:8858,127.0.0.1:8868
   starling bench idle --connections 10000 --duration 30s --json`,
 		ValidArgs: append(names, "all"),
 		Args:      cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := opts.validate(); err != nil {
+			if err := opts.validate(args); err != nil {
 				return err
 			}
 			if err := bench(c.Context(), p, &opts, args); err != nil {
@@ -104,8 +126,12 @@ after it began. Do not point it at a server that others need.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringSliceVar(&opts.servers, "servers", []string{"127.0.0.1:8848"}, "HOST:PORT,… of the main ports; gRPC is found 1000 above them")
+	f.BoolVar(&opts.together, "together", false, "share the connections among all --servers, as the clients of a cluster do (register, idle, storm)")
 	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, fan-out; default the one that is changed)")
 	f.IntVar(&opts.connections, "connections", 0, "connections (default as above)")
+	f.IntVar(&opts.instances, "instances", 1, "instances that each connection publishes; more than one are in services that all connections share (idle)")
+	f.IntVar(&opts.load, "load", 0, "changes a second (lag), or beside what is measured, of services that nobody follows (push)")
+	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover)")
 	f.IntVar(&opts.concurrency, "concurrency", 0, "requests, or set-ups of connections, under way at once (default one per connection; idle 64)")
 	f.DurationVar(&opts.duration, "duration", 0, "time to measure, without set-up (default as above)")
 	f.IntVar(&opts.serverPID, "server-pid", 0, "process of the server on this machine (default found by its port)")
@@ -113,7 +139,7 @@ after it began. Do not point it at a server that others need.`,
 	return c
 }
 
-func (o *benchOptions) validate() error {
+func (o *benchOptions) validate(names []string) error {
 	for _, s := range append(slices.Clone(o.servers), o.subscribeServer) {
 		if s == "" && len(o.servers) > 0 {
 			continue
@@ -127,12 +153,24 @@ func (o *benchOptions) validate() error {
 	switch {
 	case o.connections < 0 || o.connections > benchMaxConnections:
 		return fmt.Errorf("--connections must be between 1 and %d", benchMaxConnections)
+	case o.instances < 1 || o.instances > benchMaxInstances:
+		return fmt.Errorf("--instances must be between 1 and %d", benchMaxInstances)
+	case o.load < 0 || o.load > benchMaxLoad:
+		return fmt.Errorf("--load must be between 1 and %d", benchMaxLoad)
 	case o.concurrency < 0 || o.concurrency > benchMaxConnections:
 		return fmt.Errorf("--concurrency must be between 1 and %d", benchMaxConnections)
 	case o.duration < 0 || o.duration > benchMaxDuration:
 		return fmt.Errorf("--duration must be at most %v", benchMaxDuration)
 	case o.serverPID != 0 && len(o.servers) > 1:
 		return errors.New("--server-pid is of one server; there are several --servers")
+	}
+	for _, s := range benchScenarios {
+		switch named := slices.Contains(names, s.name); {
+		case named && s.servers == benchCluster && len(o.servers) < 2:
+			return fmt.Errorf("%s needs at least two --servers of one cluster", s.name)
+		case o.together && s.servers == benchOne && (named || slices.Contains(names, "all")):
+			return fmt.Errorf("--together: %s is of one server", s.name)
+		}
 	}
 	return nil
 }
@@ -156,11 +194,17 @@ func bench(ctx context.Context, p *process, opts *benchOptions, names []string) 
 	var results []*benchResult
 	var failed []error
 	for _, s := range benchScenarios {
-		if !slices.Contains(names, s.name) && !slices.Contains(names, "all") {
+		if !slices.Contains(names, s.name) && !(slices.Contains(names, "all") && s.servers != benchCluster) {
 			continue
 		}
-		for _, server := range opts.servers {
-			r := newBenchRun(&s, server, opts)
+		runs := slices.Collect(slices.Chunk(opts.servers, 1))
+		if opts.together || s.servers == benchCluster {
+			runs = [][]string{opts.servers}
+		}
+		for _, servers := range runs {
+			r := newBenchRun(&s, servers, opts)
+			server := r.name()
+			r.ask = func(what string) { fmt.Fprintf(p.stderr, "%s: %s\n", s.name, what) }
 			if isTerminal(p.stderr) {
 				r.say = func(what string) { fmt.Fprintf(p.stderr, "%s, %s: %s\n", s.name, server, what) }
 			}
@@ -210,8 +254,13 @@ type benchResult struct {
 	CPUMicros       *float64 `json:"serverCPUMicrosPerOperation,omitempty"`
 	ConnectionBytes *float64 `json:"serverBytesPerConnection,omitempty"`
 	ServerUnknown   string   `json:"serverProcessUnknown,omitempty"` // why
-	Errors          int64    `json:"errors"`
-	FirstError      string   `json:"firstError,omitempty"`
+	// Of a cluster: how long after the load, or after the last client was
+	// back, all nodes told the same versions and digests; and instances that
+	// subscribers saw missing.
+	EqualMillis *float64 `json:"equalAfterMillis,omitempty"`
+	Removals    *int64   `json:"removalsSeen,omitempty"`
+	Errors      int64    `json:"errors"`
+	FirstError  string   `json:"firstError,omitempty"`
 }
 
 func writeBenchTable(w io.Writer, results []*benchResult) error {
@@ -234,6 +283,18 @@ func writeBenchTable(w io.Writer, results []*benchResult) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	for _, r := range results {
+		if r.EqualMillis != nil {
+			if _, err := fmt.Fprintf(w, "%s: the digests of all nodes were equal %.0f ms later\n", r.Scenario, *r.EqualMillis); err != nil {
+				return err
+			}
+		}
+		if r.Removals != nil {
+			if _, err := fmt.Fprintf(w, "%s: subscribers saw %d instances missing\n", r.Scenario, *r.Removals); err != nil {
+				return err
+			}
+		}
 	}
 	for _, server := range slices.Sorted(maps.Keys(notes)) {
 		if _, err := fmt.Fprintf(w, "CPU and memory of %s are not known: %s\n", server, notes[server]); err != nil {

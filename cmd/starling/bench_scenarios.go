@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,33 +17,42 @@ import (
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
-// A benchRun is one scenario against one server.
+// A benchRun is one scenario against one server, or several at once.
 type benchRun struct {
 	*benchRecorder
 	scenario        *benchScenario
-	server          string
+	servers         []string
+	server          string // the first
 	subscribeServer string
 	connections     int
 	concurrency     int
+	instances       int
+	rate            int // changes a second; 0: as the scenario has it
+	kill            bool
 	duration        time.Duration
-	pid             int    // 0: not known
+	pids            []int  // of the servers; nil: not known
 	pidUnknown      string // why
 	say             func(string)
+	ask             func(string) // for a person to do
 
 	mu    sync.Mutex
 	conns []*client.Conn
 
 	// What was measured.
-	elapsed   time.Duration
-	cpu       time.Duration
-	bytesEach float64
-	hasCPU    bool
-	hasBytes  bool
+	elapsed    time.Duration
+	operations int64 // 0: as many as there are latencies
+	cpu        time.Duration
+	bytesEach  float64
+	hasCPU     bool
+	hasBytes   bool
+	equal      *float64
+	removals   *int64
 }
 
-func newBenchRun(s *benchScenario, server string, opts *benchOptions) *benchRun {
-	r := &benchRun{benchRecorder: newBenchRecorder(), scenario: s, server: server, subscribeServer: server,
-		connections: s.connections, duration: s.duration, pid: opts.serverPID, say: func(string) {}}
+func newBenchRun(s *benchScenario, servers []string, opts *benchOptions) *benchRun {
+	r := &benchRun{benchRecorder: newBenchRecorder(), scenario: s, servers: servers, server: servers[0], subscribeServer: servers[0],
+		connections: s.connections, instances: opts.instances, rate: opts.load, kill: opts.kill, duration: s.duration,
+		say: func(string) {}, ask: func(string) {}}
 	if opts.connections != 0 {
 		r.connections = opts.connections
 	}
@@ -55,25 +66,36 @@ func newBenchRun(s *benchScenario, server string, opts *benchOptions) *benchRun 
 	if opts.subscribeServer != "" {
 		r.subscribeServer = opts.subscribeServer
 	}
-	if r.pid == 0 {
+	if opts.serverPID != 0 {
+		r.pids = []int{opts.serverPID}
+		return r
+	}
+	for _, server := range servers {
 		pid, err := findServer(server)
 		if err != nil {
-			r.pidUnknown = err.Error()
+			r.pids, r.pidUnknown = nil, err.Error()
+			break
 		}
-		r.pid = pid
+		r.pids = append(r.pids, pid)
 	}
 	return r
 }
+
+func (r *benchRun) name() string { return strings.Join(r.servers, ",") }
+
+// at is the server of the i-th connection.
+func (r *benchRun) at(i int) string { return r.servers[i%len(r.servers)] }
 
 func (r *benchRun) result() *benchResult {
 	h := r.latency
 	millis := func(micros int64) float64 { return float64(micros) / 1000 }
 	res := &benchResult{
-		Scenario: r.scenario.name, Server: r.server, Connections: r.connections, Concurrency: r.concurrency,
-		Seconds: r.elapsed.Seconds(), Operations: h.TotalCount(), Rate: float64(h.TotalCount()) / max(r.elapsed.Seconds(), 1e-9),
+		Scenario: r.scenario.name, Server: r.name(), Connections: r.connections, Concurrency: r.concurrency,
+		Seconds: r.elapsed.Seconds(), Operations: cmp.Or(r.operations, h.TotalCount()),
 		P50: millis(h.ValueAtQuantile(50)), P99: millis(h.ValueAtQuantile(99)), Max: millis(h.Max()),
-		Errors: r.errors, ServerUnknown: r.pidUnknown,
+		Errors: r.errors, ServerUnknown: r.pidUnknown, EqualMillis: r.equal, Removals: r.removals,
 	}
+	res.Rate = float64(res.Operations) / max(r.elapsed.Seconds(), 1e-9)
 	if r.firstErr != nil {
 		res.FirstError = r.firstErr.Error()
 	}
@@ -99,15 +121,20 @@ func (r *benchRun) measure(f func() error) error {
 	return err
 }
 
-func (r *benchRun) usage() (time.Duration, int64, error) {
-	if r.pid == 0 {
+// usage is of all servers together.
+func (r *benchRun) usage() (cpu time.Duration, resident int64, err error) {
+	if r.pids == nil {
 		return 0, 0, errors.New(r.pidUnknown)
 	}
-	cpu, resident, err := processUsage(r.pid)
-	if err != nil {
-		r.pidUnknown = err.Error()
+	for _, pid := range r.pids {
+		c, m, err := processUsage(pid)
+		if err != nil {
+			r.pidUnknown = err.Error()
+			return 0, 0, err
+		}
+		cpu, resident = cpu+c, resident+m
 	}
-	return cpu, resident, err
+	return cpu, resident, nil
 }
 
 // dial connects; push may be nil.
@@ -157,8 +184,8 @@ func each(ctx context.Context, n, atOnce int, f func(i int) error) error {
 	return context.Cause(ctx)
 }
 
-// dialAll connects r.connections times.
-func (r *benchRun) dialAll(ctx context.Context, addr string, push func(i int) func(*nacos.Payload) error) ([]*client.Conn, error) {
+// dialAll connects r.connections times, to the servers in turn.
+func (r *benchRun) dialAll(ctx context.Context, at func(i int) string, push func(i int) func(*nacos.Payload) error) ([]*client.Conn, error) {
 	r.say(fmt.Sprintf("connecting %d", r.connections))
 	conns := make([]*client.Conn, r.connections)
 	err := each(ctx, r.connections, 64, func(i int) (err error) {
@@ -166,7 +193,7 @@ func (r *benchRun) dialAll(ctx context.Context, addr string, push func(i int) fu
 		if push != nil {
 			f = push(i)
 		}
-		conns[i], err = r.dial(ctx, addr, f)
+		conns[i], err = r.dial(ctx, at(i), f)
 		return err
 	})
 	return conns, err
@@ -284,7 +311,7 @@ func hostAddress(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&2
 // benchRegister: eight connections share their services, so that a service
 // has several instances.
 func benchRegister(ctx context.Context, r *benchRun) error {
-	conns, err := r.dialAll(ctx, r.server, nil)
+	conns, err := r.dialAll(ctx, r.at, nil)
 	if err != nil {
 		return err
 	}
@@ -306,7 +333,7 @@ func benchQuery(ctx context.Context, r *benchRun) error {
 			return err
 		}
 	}
-	conns, err := r.dialAll(ctx, r.server, nil)
+	conns, err := r.dialAll(ctx, r.at, nil)
 	if err != nil {
 		return err
 	}
@@ -352,6 +379,11 @@ func benchPush(ctx context.Context, r *benchRun) error {
 	if !sleep(ctx, time.Second) {
 		return context.Cause(ctx)
 	}
+	stopLoad, err := r.background(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopLoad()
 	r.say(fmt.Sprintf("measuring for %v", r.duration))
 	return r.measure(func() error {
 		ending, cancel := context.WithTimeout(ctx, r.duration)
@@ -401,7 +433,7 @@ func benchFanOut(ctx context.Context, r *benchRun) error {
 	if err != nil {
 		return err
 	}
-	subs, err := r.dialAll(ctx, r.subscribeServer, func(int) func(*nacos.Payload) error {
+	subs, err := r.dialAll(ctx, func(int) string { return r.subscribeServer }, func(int) func(*nacos.Payload) error {
 		seen := 0
 		return func(p *nacos.Payload) error {
 			now := time.Now()
@@ -480,15 +512,68 @@ func benchFanOut(ctx context.Context, r *benchRun) error {
 	})
 }
 
-// benchClient is a connection with one instance and one subscription.
+// background keeps up r.rate changes a second of services that nobody follows,
+// until it is stopped.
+func (r *benchRun) background(ctx context.Context) (stop func(), err error) {
+	if r.rate == 0 {
+		return func() {}, nil
+	}
+	conns := make([]*client.Conn, min(16, r.rate))
+	if err := each(ctx, len(conns), len(conns), func(i int) (err error) {
+		conns[i], err = r.dial(ctx, r.server, nil)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	loading, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r.pace(loading, conns, r.rate, func(w, n int, buf []byte) []byte {
+			return registerBody(buf, "load-"+strconv.Itoa(w)+"-"+strconv.Itoa(n%100), hostAddress(w), 8080, n+1)
+		})
+	})
+	sleep(ctx, min(time.Second, r.duration))
+	return func() { cancel(); wg.Wait() }, nil
+}
+
+// pace makes so many changes a second, spread over the connections, until ctx
+// ends, or fewer where the servers cannot do it, for a connection makes one at
+// a time. change makes the n-th of a connection, on buf.
+func (r *benchRun) pace(ctx context.Context, conns []*client.Conn, rate int, change func(conn, n int, buf []byte) []byte) {
+	var wg sync.WaitGroup
+	every := time.Duration(len(conns)) * time.Second / time.Duration(rate)
+	for w, c := range conns {
+		wg.Go(func() {
+			var buf []byte
+			due := time.Now().Add(rand.N(every))
+			for n := 0; sleep(ctx, time.Until(due)); n++ {
+				buf = change(w, n, buf[:0])
+				if _, err := c.Request(context.WithoutCancel(ctx), nacos.TypeInstanceRequest, buf); err != nil {
+					r.fail(1, err)
+					return
+				}
+				due = due.Add(every)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// benchClient is a connection with its instances and one subscription.
 func (r *benchRun) benchClient(ctx context.Context, i int) error {
-	c, err := r.dial(ctx, r.server, nil)
+	c, err := r.dial(ctx, r.at(i), nil)
 	if err != nil {
 		return err
 	}
 	service := "idle-" + strconv.Itoa(i)
-	if _, err := c.Request(ctx, nacos.TypeInstanceRequest, registerBody(nil, service, hostAddress(i), 8080, 1)); err != nil {
-		return err
+	for k := range r.instances {
+		in := service
+		if r.instances > 1 {
+			in = "shared-" + strconv.Itoa(k)
+		}
+		if _, err := c.Request(ctx, nacos.TypeInstanceRequest, registerBody(nil, in, hostAddress(i), 8080, 1)); err != nil {
+			return err
+		}
 	}
 	_, err = c.Request(ctx, nacos.TypeSubscribeServiceRequest, subscribeBody(service))
 	return err

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -13,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/node"
 )
 
@@ -39,7 +42,7 @@ func TestBench(t *testing.T) {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	if len(lines) != len(benchScenarios) {
+	if len(lines) != len(benchScenarios)-2 { // those of a cluster come last and are not among all
 		t.Fatalf("%d results: %s", len(lines), stdout)
 	}
 	for i, line := range lines {
@@ -61,6 +64,138 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// benchNode starts a node of a cluster with the others, on ports that are all
+// free.
+func benchNode(t *testing.T, join []string) (n *node.Node, addr string) {
+	t.Helper()
+	var err error
+	for range 100 {
+		o := node.DefaultOptions()
+		o.Port = 12_000 + rand.N(18_000)
+		addr = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port))
+		o.Name, o.DataDir, o.Logger, o.Join, o.Expect = strconv.Itoa(o.Port), t.TempDir(), zap.NewNop(), append([]string{addr}, join...), 1+len(join)
+		// Orphans need not be watched for long.
+		o.LeaseRefused, o.LeaseSilent = time.Second, time.Second
+		if n, err = node.Start(t.Context(), o); err == nil {
+			return n, addr
+		}
+	}
+	t.Fatal(err)
+	return nil, ""
+}
+
+func TestBenchCluster(t *testing.T) {
+	a, addrA := benchNode(t, nil)
+	b, addrB := benchNode(t, []string{addrA})
+	stop := func(n *node.Node) {
+		// No time: as good as killed.
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = n.Stop(ctx)
+	}
+	defer stop(a)
+	defer stop(b)
+	servers := addrA + "," + addrB
+	until(t, "both nodes are ready and know each other", func() bool {
+		status, stdout, _ := starling(nil, "members", "--server", addrA, "--json")
+		return status == exitOK && strings.Count(stdout, `"ready": true`) == 2
+	})
+
+	status, stdout, stderr := starling(nil, "bench", "lag", "--servers", servers, "--connections", "4", "--load", "200", "--duration", "1s", "--json")
+	var r benchResult
+	if err := json.Unmarshal([]byte(stdout), &r); status != exitOK || err != nil {
+		t.Fatalf("status %d, %v: %s%s", status, err, stdout, stderr)
+	}
+	if r.Operations < 150 || r.EqualMillis == nil || r.P50 <= 0 || r.Max < r.P99 {
+		t.Errorf("lag: %s", stdout)
+	}
+
+	status, stdout, stderr = starling(nil, "bench", "register", "idle", "storm", "--together", "--instances", "3", "--servers", servers, "--connections", "4", "--duration", "300ms")
+	if status != exitOK || strings.Count(stdout, servers) != 3 {
+		t.Errorf("together: status %d: %s%s", status, stdout, stderr)
+	}
+	status, stdout, stderr = starling(nil, "bench", "push", "--load", "50", "--servers", addrA, "--subscribe-server", addrB, "--connections", "2", "--duration", "600ms")
+	if status != exitOK || !strings.Contains(stdout, "push") {
+		t.Errorf("push: status %d: %s%s", status, stdout, stderr)
+	}
+
+	// The scenario says when the node is to be killed.
+	errs, said := &terminal{}, make(chan struct{})
+	go func() {
+		for !strings.Contains(errs.String(), "now kill") {
+			time.Sleep(5 * time.Millisecond)
+		}
+		stop(a)
+		close(said)
+	}()
+	var out bytes.Buffer
+	status = run(&process{args: []string{"bench", "failover", "--servers", servers, "--connections", "25", "--duration", "3s", "--json"}, stdout: &out, stderr: errs, notify: func(chan<- os.Signal) {}})
+	r = benchResult{}
+	if err := json.Unmarshal(out.Bytes(), &r); status != exitOK || err != nil {
+		t.Fatalf("failover: status %d, %v: %s%s", status, err, out.String(), errs.String())
+	}
+	<-said
+	if r.Operations != 25 || r.Removals == nil || *r.Removals != 0 || r.EqualMillis == nil {
+		t.Errorf("failover: %s", out.String())
+	}
+}
+
+// Views are equal if every node has of each what that has itself.
+func TestBenchAgree(t *testing.T) {
+	node := func(id string, lives ...api.Life) *api.Cluster { return &api.Cluster{Node: id, Epoch: 1, Lives: lives} }
+	life := func(node, digest string, version uint64) api.Life {
+		return api.Life{Node: node, Epoch: 1, Applied: version, Digest: digest}
+	}
+	old := api.Life{Node: "a", Epoch: 0, Applied: 9, Digest: "z"} // its records may be forgotten at different times
+	f := func(want bool, said ...*api.Cluster) {
+		t.Helper()
+		if got := agree(said); got != want {
+			t.Errorf("agree: %v, want %v", got, want)
+		}
+	}
+	f(true, node("a", life("a", "x", 3), life("b", "y", 4)), node("b", life("a", "x", 3), old, life("b", "y", 4)))
+	f(false, node("a", life("a", "x", 3), life("b", "y", 4)), node("b", life("a", "x", 2), life("b", "y", 4)))
+	f(false, node("a", life("a", "x", 3), life("b", "y", 4)), node("b", life("a", "q", 3), life("b", "y", 4)))
+	f(false, node("a", life("a", "x", 3)), node("b", life("a", "x", 3), life("b", "y", 4)))
+}
+
+func TestBenchFailoverList(t *testing.T) {
+	f := func(body string, service, healthy int) {
+		t.Helper()
+		if s, n := failoverList([]byte(body)); s != service || n != healthy {
+			t.Errorf("%s: %d, %d; want %d, %d", body, s, n, service, healthy)
+		}
+	}
+	f(`{"name":"failover-12","hosts":[{"healthy":true},{"healthy":false},{"healthy":true}]}`, 12, 2)
+	f(`{"name":"failover-0","hosts":[]}`, 0, 0)
+	f(`{"name":"failover-"}`, -1, 0)
+	f(`{"name":"failover-7`, -1, 0)
+	f(`{"name":"other"}`, -1, 0)
+}
+
+func TestBenchLagService(t *testing.T) {
+	s := lagService{seen: make([]int, 2)}
+	n := 0
+	count := func(time.Duration) { n++ }
+	for range 3 {
+		s.changed(7)
+	}
+	s.arrived(1, 2, count) // brings the first as well
+	s.arrived(1, 2, count)
+	s.arrived(1, 1, count)
+	if n != 2 || s.missing(0) != 1 || s.changed(7) != 4*lagServices+7 {
+		t.Error(n, s.missing(0))
+	}
+	s.arrived(1, 4, count)
+	if n != 4 || s.missing(0) != 0 || s.missing(1) != 4 {
+		t.Error(n, s.missing(0), s.missing(1))
+	}
+	s.arrived(1, 9, count) // was never sent
+	if n != 4 {
+		t.Error(n)
+	}
+}
+
 func TestBenchRefusals(t *testing.T) {
 	f := func(status int, says string, args ...string) {
 		t.Helper()
@@ -76,6 +211,12 @@ func TestBenchRefusals(t *testing.T) {
 	f(exitUsage, "HOST:PORT", "push", "--subscribe-server", "localhost")
 	f(exitUsage, "--connections", "push", "--connections", "1000000")
 	f(exitUsage, "--duration", "push", "--duration", "1h")
+	f(exitUsage, "two --servers", "lag", "--servers", "127.0.0.1:1")
+	f(exitUsage, "two --servers", "failover")
+	f(exitUsage, "query is of one server", "register", "query", "--together", "--servers", "a:1,b:1")
+	f(exitUsage, "is of one server", "all", "--together")
+	f(exitUsage, "--instances", "idle", "--instances", "0")
+	f(exitUsage, "--load", "push", "--load", "-1")
 	f(exitUsage, "--server-pid", "push", "--servers", "a:1,b:1", "--server-pid", "1")
 	f(exitFailed, "push on 127.0.0.1:1", "push", "--servers", "127.0.0.1:1", "--connections", "1")
 }

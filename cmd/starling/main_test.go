@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -370,23 +371,21 @@ func (w *terminal) String() string {
 	return w.text.String()
 }
 
-// freePort finds an HTTP port whose gRPC port is free too.
+// freePort finds an HTTP port that is free together with those that follow from
+// it.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if port > 64534 {
-			continue
-		}
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port+1000))); err == nil {
+search:
+	for range 200 {
+		port := 11_000 + rand.IntN(8_000) // below what the system gives to clients
+		for _, p := range []int{port, port + 1000, port + 1001, port - 902} {
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
+			if err != nil {
+				continue search
+			}
 			l.Close()
-			return port
 		}
+		return port
 	}
 	t.Fatal("no free ports")
 	return 0

@@ -435,7 +435,7 @@ func (c *conn) finish(cause registry.Cause, stalled *time.Duration) {
 		s.moved.Add(1)
 	}
 	c.withdraw(cause, situation{stopped: s.stopped.Load(), draining: s.draining.Load(), asked: asked,
-		stalled: stalled != nil || s.opts.StalledLately(), silent: s.opts.SomeoneSilent(), ago: ago})
+		stalled: stalled != nil || s.opts.StalledLately(), unsettled: s.opts.Unsettled(), ago: ago})
 }
 
 // withdraw takes back what the client publishes, now or later or not at all.

@@ -14,12 +14,12 @@ import (
 
 // A situation is what holds when a connection ends.
 type situation struct {
-	stopped  bool // this node is going for good
-	draining bool
-	asked    bool          // the client has been asked to move
-	stalled  bool          // this process stood still just now
-	silent   bool          // another node does not answer
-	ago      time.Duration // since the client has closed the connection, where that was noticed late
+	stopped   bool // this node is going for good
+	draining  bool
+	asked     bool          // the client has been asked to move
+	stalled   bool          // this process stood still just now
+	unsettled bool          // clients are on their way between nodes
+	ago       time.Duration // since the client has closed the connection, where that was noticed late
 }
 
 // A fate is what becomes of what the client of an ended connection publishes.
@@ -37,7 +37,7 @@ func (s situation) fate() fate {
 	switch {
 	case s.stopped:
 		return stays
-	case s.draining, s.asked, s.stalled, s.silent:
+	case s.draining, s.asked, s.stalled, s.unsettled:
 		return moves
 	}
 	return goes

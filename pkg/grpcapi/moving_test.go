@@ -25,10 +25,10 @@ func TestFate(t *testing.T) {
 		{situation{draining: true}, moves},
 		{situation{asked: true}, moves},
 		{situation{stalled: true}, moves},
-		{situation{silent: true}, moves},
-		{situation{asked: true, silent: true, draining: true, stalled: true}, moves},
+		{situation{unsettled: true}, moves},
+		{situation{asked: true, unsettled: true, draining: true, stalled: true}, moves},
 		{situation{stopped: true}, stays},
-		{situation{stopped: true, draining: true, asked: true, stalled: true, silent: true}, stays},
+		{situation{stopped: true, draining: true, asked: true, stalled: true, unsettled: true}, stays},
 	} {
 		if got := c.fate(); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.situation, got, c.want)
@@ -74,7 +74,7 @@ type switchboard struct {
 }
 
 func (s *switchboard) edit(o *Options) {
-	o.StalledLately, o.SomeoneSilent = s.stalled.Load, s.silent.Load
+	o.StalledLately, o.Unsettled = s.stalled.Load, s.silent.Load
 	o.MovingDone = func(since time.Time, addrs []string) bool {
 		s.asked.Store(&addrs)
 		return !s.keep.Load() && time.Since(since) >= 10*time.Second

@@ -54,9 +54,10 @@ type Options struct {
 	// (10 s: longer than DetectionAnswer). Nothing is concluded then from the
 	// silence of clients, and those that have gone come back. Nil: never.
 	StalledLately func() bool
-	// SomeoneSilent reports whether another node does not answer: the client
-	// of a lost connection may sit there. Nil: never.
-	SomeoneSilent func() bool
+	// Unsettled reports whether clients are on their way between nodes: one
+	// does not answer, drains or has gone. The client of a lost connection may
+	// be at another then. Nil: never.
+	Unsettled func() bool
 	// MovingDone reports whether what was published at these addresses (ip:port)
 	// may be removed, whose client has lost its connection at that time and is
 	// expected elsewhere (design §6). It is asked each second and must not
@@ -236,8 +237,8 @@ func (o *Options) complete() {
 	if o.StalledLately == nil {
 		o.StalledLately = never
 	}
-	if o.SomeoneSilent == nil {
-		o.SomeoneSilent = never
+	if o.Unsettled == nil {
+		o.Unsettled = never
 	}
 	if o.MovingDone == nil {
 		movingFor := o.MovingFor

@@ -153,6 +153,11 @@ func via(v cluster.Via) distro.Via {
 	return distro.Gossip
 }
 
+// others reports whether another node is there.
+func others(v *cluster.View) bool {
+	return slices.ContainsFunc(v.Members, func(m cluster.Member) bool { return !m.Self && m.State == cluster.Alive })
+}
+
 // targets are the nodes that a client may be sent to; others: there are some
 // that may become ready.
 func targets(v *cluster.View, ready []string) (ts []grpcapi.Target, others bool) {
@@ -161,7 +166,9 @@ func targets(v *cluster.View, ready []string) (ts []grpcapi.Target, others bool)
 			continue
 		}
 		others = true
-		if slices.Contains(ready, m.ID) {
+		// Clients compute the gRPC port, so a node that has another cannot be
+		// named to them.
+		if slices.Contains(ready, m.ID) && m.GRPCPort == m.HTTPPort+1000 {
 			ts = append(ts, grpcapi.Target{Host: m.Host, Port: m.HTTPPort})
 		}
 	}

@@ -72,12 +72,7 @@ func (d *drain) begin(context.Context) (api.Drain, error) {
 }
 
 func (d *drain) hasPeer() bool {
-	for _, m := range d.view().Members {
-		if !m.Self && m.State == cluster.Alive {
-			return true
-		}
-	}
-	return false
+	return others(d.view())
 }
 
 func (d *drain) progress() api.Drain {

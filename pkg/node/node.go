@@ -229,6 +229,16 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		if !serving.Load() {
 			return false, "the node is starting or stopping"
 		}
+		if members != nil {
+			// Fail closed: clients of a node that should be one of several and
+			// has not found them would see what it has alone.
+			switch {
+			case members.KeptOut():
+				return false, "the nodes of --join belong to another cluster: correct --join, or start with an empty --data-dir to become one of them"
+			case len(opts.Join) > 0 && members.ClusterID() == "" && !others(members.View()):
+				return false, "no node of --join is reached, and this one belongs to no cluster yet: its log says why (--expect 1 makes it the first of one)"
+			}
+		}
 		return replicator.Ready()
 	}
 	gs := grpcapi.DefaultOptions()
@@ -236,7 +246,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
 		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
-		gs.SomeoneSilent = replicator.SomeoneSilent
+		gs.Unsettled = replicator.Unsettled
 		gs.MovingDone = func(since time.Time, addrs []string) bool { return replicator.MovingDone(since, addrs...) }
 	}
 	gs.IdleAfter, gs.DetectionAnswer, gs.IdleScan, gs.SetupWait = opts.ConnectionIdle, opts.DetectionAnswer, opts.IdleScan, opts.SetupWait

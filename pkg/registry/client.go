@@ -163,7 +163,7 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 		switch {
 		case !still:
 			s.dropClaim(was, now)
-			r.hideOwnLocked(sh, s.key, c, CauseRegistered, Hide{InstanceKey: k, UpTo: was.since, Made: now})
+			r.hideOwnLocked(sh, s.key, c, CauseRegistered, Hide{InstanceKey: k, UpTo: was.since, Made: now, Strong: s.lastBeat(c, k)})
 			touched = append(touched, touch{k, 0})
 		case is.equal(was.instance) && !pub.moving && !at.outdates(was.since) && s.winner(k) == was:
 			claims = append(claims, was)
@@ -282,15 +282,18 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 		touched = append(touched, touch{k, 0})
 		s.dropClaim(cl, now)
 		weak := Hide{InstanceKey: k, UpTo: cl.since, Made: now}
+		strong := weak
+		strong.Strong = true
 		if cause == CauseDeregistered {
 			delete(s.overrides, k)
 			// Who registered it after this client is another one, if it is
-			// there; of an HTTP client there is only one, its address is its id.
+			// there; of HTTP clients there is only one.
 			weak.UpTo = now
-			strong := Hide{InstanceKey: k, UpTo: cl.since, Made: now, Strong: true}
 			if c.kind == Beat {
 				strong.UpTo = now
 			}
+		}
+		if cause == CauseDeregistered || s.lastBeat(c, k) {
 			r.hideOwnLocked(sh, key, c, cause, strong)
 		}
 		r.hideOwnLocked(sh, key, c, cause, weak)

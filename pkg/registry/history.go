@@ -227,6 +227,9 @@ func (r *recordReader) instance(key InstanceKey) *Instance {
 func (r *Registry) record(h *history, events []Event) {
 	before := h.bytes()
 	for i := range events {
+		if i == 1 { // the others are about as long
+			h.log = slices.Grow(h.log, (len(events)-1)*int(h.bytes()-before))
+		}
 		h.add(&events[i])
 	}
 	keep := r.opts.History.PerService

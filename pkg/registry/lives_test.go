@@ -1028,3 +1028,64 @@ func TestAloneRemembersNoHides(t *testing.T) {
 	w.Sweep()
 	goodbye(1)
 }
+
+// F08 for an HTTP client: its node freezes, its beats go elsewhere, and end
+// there. The old node's copy, living again, is none to show.
+func TestReturnDoesNotBringBackABeatClient(t *testing.T) {
+	m := newMesh(t, "A", "B", "C")
+	a, b := m.nodes["A"], m.nodes["B"]
+	if err := a.Open("x", Beat).Register(order, []*Instance{inst("1.1.1.1")}, false); err != nil {
+		t.Fatal(err)
+	}
+	m.exchange("B", "C")
+	copied, ok := b.Copy(order, "x")
+	if !ok {
+		t.Fatal("no copy")
+	}
+	for _, n := range []string{"B", "C"} {
+		m.nodes[n].SetLife(a.life, Orphaned, 0)
+	}
+	onB := b.Open("x", Beat)
+	if err := onB.Adopt(order, inst("1.1.1.1"), copied.Since+1); err != nil {
+		t.Fatal(err)
+	}
+	m.show("B", "1.1.1.1")
+	onB.Remove(order, CauseBeatTimeout)
+	m.show("B")
+	m.exchange("A", "C")
+	for _, n := range []string{"B", "C"} {
+		m.nodes[n].SetLife(a.life, Living, b.opts.Clock.Now())
+	}
+	m.show("B")
+	m.show("C")
+	m.show("A")
+}
+
+// A node was taken for gone, and a client has registered there meanwhile. When
+// that comes, before the node is known to be back, it does not take away what
+// stands for the client elsewhere.
+func TestWhatAppearsInADroppedLifeHidesNothing(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	on := func(p *peer, id string) *Client {
+		c := p.Open(id, Connection)
+		if err := c.Register(order, []*Instance{inst("1.1.1.1")}, false); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	on(a, "other")
+	m.exchange("B")
+	onB := on(b, "before")
+	b.SetLife(a.life, Orphaned, 0)
+	b.SetLife(a.life, Dropped, b.opts.Clock.Now())
+	m.show("B", "1.1.1.1")
+	a.opts.Clock.Adopt(b.opts.Clock.Now())
+	on(a, "after")
+	onB.Move()
+	m.show("B", "1.1.1.1")
+	m.exchange("B")
+	m.show("B", "1.1.1.1")
+	b.SetLife(a.life, Living, a.opts.Clock.Now())
+	m.show("B", "1.1.1.1")
+}

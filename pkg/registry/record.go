@@ -133,7 +133,7 @@ func (r *Registry) applyTo(l *life, key ServiceKey, records []*Record) {
 	s := sh.services[key]
 	was := s != nil && s.published()
 	now := r.opts.Clock.Now()
-	var touched []touch
+	touched := make([]touch, 0, len(records))
 	// Where several touched the same instance, the newest is the reason.
 	slices.SortStableFunc(records, func(a, b *Record) int { return cmp.Compare(a.Clock, b.Clock) })
 	reasons := make([]why, len(records))
@@ -201,6 +201,14 @@ func (r *Registry) publishedLocked(sh *shard, s *service, l *life, rec *Record, 
 			s.touched = now
 		}
 		return touched
+	}
+	if len(old) == 0 && len(rec.Instances) == 1 { // the most frequent, too
+		is := rec.Instances[0]
+		cl := &claim{pub: p, instance: is.Instance, since: is.Since}
+		s.addClaim(cl)
+		p.claims = []*claim{cl}
+		s.touched = now
+		return append(touched, touch{is.InstanceKey, by})
 	}
 	wanted := make(map[InstanceKey]Published, len(rec.Instances))
 	for _, is := range rec.Instances {

@@ -85,6 +85,13 @@ func (c *claim) suppressed() bool {
 	return c.pub.moving && c.pub.clock < back.load()
 }
 
+// late reports whether the claim was made after the last that was heard of its
+// life before the lease was over: its owner is about to be back.
+func (c *claim) late() bool {
+	spoke := c.pub.client.life.spoke.load()
+	return c.pub.over() && spoke != 0 && c.since > spoke
+}
+
 // before reports whether c is shown rather than o: the newest registration. A
 // living life only breaks ties; the rest is there to have the same answer
 // everywhere.
@@ -121,7 +128,7 @@ func pick(claims []*claim, h *hides) *claim {
 		strong, weak = h.strong, h.weak
 	}
 	for _, c := range claims {
-		if c.suppressed() {
+		if c.suppressed() && !c.late() {
 			// Who registered before that is not shown in its place.
 			weak.raise(c.pub.client.kind, c.since)
 		}
@@ -155,6 +162,14 @@ func (s *service) dropClaim(c *claim, now Stamp) {
 	} else {
 		s.claims[k] = left
 	}
+}
+
+// lastBeat reports whether a client whose claim of an instance has just gone was
+// the last that took beats for it. Its address is the id of an HTTP client, so
+// older copies are of the same one: that of a node which is gone now must not
+// be shown when that is back.
+func (s *service) lastBeat(c *Client, k InstanceKey) bool {
+	return c.kind == Beat && !slices.ContainsFunc(s.claims[k], func(o *claim) bool { return o.pub.client.kind == Beat && o.stands() })
 }
 
 // published reports whether anybody publishes something, be it empty.
@@ -234,6 +249,9 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	visible := false
 	var one [1]Event
 	events := one[:0]
+	if len(touched) > 1 {
+		events = make([]Event, 0, len(touched))
+	}
 	next := make([]*Shown, 0, len(old)+len(touched))
 	rest := old
 	for _, t := range touched {

@@ -1,7 +1,9 @@
 // Command bench compares a node with a server that does nothing but gRPC, and
-// writes docs/BENCHMARKS.md.
+// writes docs/BENCHMARKS.md; and it measures a cluster of three nodes, for
+// docs/BENCHMARKS-cluster.md.
 //
 //	bench run     start both, one after the other, several times; write the file
+//	bench cluster start three nodes; write the other file
 //	bench echo    that server
 //	bench profile CPU profiles of a node under load
 //
@@ -11,7 +13,7 @@
 // multiples of it, because milliseconds say more about a machine than about a
 // program.
 //
-// Start reading at run (run.go).
+// Start reading at run (run.go) and runCluster (cluster.go).
 package main
 
 import (
@@ -28,8 +30,10 @@ func main() {
 		err = profile(os.Args[2], os.Args[3])
 	case len(os.Args) >= 2 && os.Args[1] == "run":
 		err = run(os.Args[2:])
+	case len(os.Args) >= 2 && os.Args[1] == "cluster":
+		err = runCluster(os.Args[2:])
 	default:
-		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench echo HTTP-ADDRESS GRPC-ADDRESS | bench profile STARLING DIRECTORY")
+		fmt.Fprintln(os.Stderr, "usage: bench run [flags] | bench cluster [flags] | bench echo HTTP-ADDRESS GRPC-ADDRESS | bench profile STARLING DIRECTORY")
 		os.Exit(2)
 	}
 	if err != nil {

@@ -32,6 +32,9 @@ type result struct {
 	CPUMicros       *float64 `json:"serverCPUMicrosPerOperation"`
 	ConnectionBytes *float64 `json:"serverBytesPerConnection"`
 	Errors          int64    `json:"errors"`
+	FirstError      string   `json:"firstError"`
+	EqualMillis     *float64 `json:"equalAfterMillis"`
+	Removals        *int64   `json:"removalsSeen"`
 }
 
 // A scenario is run against the bare server and the node in turn, rounds
@@ -371,7 +374,7 @@ func load() string {
 }
 
 const (
-	figuresBegin = "<!-- figures: begin; written by make bench -->\n"
+	figuresBegin = "<!-- figures: begin; written by make "
 	figuresEnd   = "<!-- figures: end -->\n"
 )
 
@@ -381,10 +384,11 @@ func replaceFigures(name, text string) error {
 	if err != nil {
 		return err
 	}
-	head, rest, found := bytes.Cut(old, []byte(figuresBegin))
-	_, tail, foundEnd := bytes.Cut(rest, []byte(figuresEnd))
-	if !found || !foundEnd {
+	i := bytes.Index(old, []byte(figuresBegin))
+	begin := i + bytes.IndexByte(old[max(0, i):], '\n') + 1
+	end := bytes.Index(old, []byte(figuresEnd))
+	if i < 0 || end < begin {
 		return fmt.Errorf("%s has no place for the figures", name)
 	}
-	return os.WriteFile(name, slices.Concat(head, []byte(figuresBegin), []byte(text), []byte(figuresEnd), tail), 0o644)
+	return os.WriteFile(name, slices.Concat(old[:begin], []byte(text), old[end:]), 0o644)
 }
