@@ -47,8 +47,8 @@ func (d *Replicator) thereLocked(id registry.Life) bool {
 
 // aloneLocked says whether there is nobody who could have an older copy of
 // anything: this node joins nobody, has heard of no other node, not even of one
-// that has gone, and knows no other life. Who could never speak to this node
-// does not count: what its clients said goodbye to here they still have there.
+// that has gone, and knows no other life. A node that has never been
+// heard does not count: a client that is at both says goodbye at both.
 func (d *Replicator) aloneLocked() bool {
 	return !d.opts.Joined && !d.opts.Known && len(d.members) == 1 && len(d.peers) == 0 && len(d.lives) == 1
 }

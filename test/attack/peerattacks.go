@@ -861,7 +861,7 @@ func ratchet(f *field) (string, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, h := range st.last {
-		if ahead := time.UnixMilli(int64(h.GetOwnerClock() >> 16)).Sub(time.Now()); ahead > 24*time.Hour {
+		if ahead := time.Until(time.UnixMilli(int64(h.GetOwnerClock() >> 16))); ahead > 24*time.Hour {
 			return "", fmt.Errorf("a clock is %v ahead", ahead)
 		}
 	}
