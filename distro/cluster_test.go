@@ -497,9 +497,9 @@ func TestExpiryProbe(t *testing.T) {
 		if len(w.dialled()) != 0 {
 			t.Fatalf("dialled before the lease was nearly over: %v", w.dialled())
 		}
-		time.Sleep(1900 * time.Millisecond) // 23.4 s; the lease is over 24.5 s after the last head
+		time.Sleep(2300 * time.Millisecond) // 23.8 s; the lease is over 25 s after the last head
 		w.expectShown("80 81", 1, 2)
-		time.Sleep(1200 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond)
 		w.expectShown("80", 1, 2)
 		if w.dialled()["10.0.0.1:81"] != 1 {
 			t.Fatalf("dials: %v", w.dialled())
