@@ -101,6 +101,8 @@ func pick[T any](r *clusterRun, real, quick T) T {
 	return real
 }
 
+var errInterrupted = errors.New("interrupted")
+
 // settle is how long it takes until a cluster where nothing changes any more
 // has written its last snapshot.
 const settle = 12 * time.Second
@@ -226,7 +228,7 @@ func (r *clusterRun) until(patience, pause time.Duration, what string, is func()
 func (r *clusterRun) sleep(d time.Duration) error {
 	select {
 	case <-r.ctx.Done():
-		return errors.New("interrupted")
+		return errInterrupted
 	case <-time.After(d):
 		return nil
 	}
@@ -316,6 +318,9 @@ func (r *clusterRun) bench(args ...string) (*result, error) {
 		return nil, err
 	}
 	err = l.cmd.Wait()
+	if r.ctx.Err() != nil {
+		return nil, errInterrupted
+	}
 	res := new(result)
 	if json.Unmarshal(l.out.Bytes(), res) != nil {
 		return nil, cmp.Or(err, fmt.Errorf("no result of %v", args))
