@@ -263,8 +263,12 @@ func hostOf(addr string) string {
 }
 
 // The first byte of a proto Message is the key of its body. Of the four that
-// follow a Hello, only frames are large.
-const frameKey = 3<<3 | 2
+// follow a Hello, only frames are large, and heads tell what the frames before
+// them have brought.
+const (
+	headsKey = 2<<3 | 2
+	frameKey = 3<<3 | 2
+)
 
 // Send sends a message to a member: on a stream, waiting for the peer's
 // credit, or as memberlist's reliable message if there is no stream. It
@@ -272,9 +276,9 @@ const frameKey = 3<<3 | 2
 // ends; msg must not be changed afterwards either way. No error does not mean
 // that it arrived.
 //
-// Frames go on the stream that the peer opened, everything else on the one
-// that this node opened, so that heads and acks do not wait behind frames. If
-// one is down, the other carries all.
+// Frames and heads go in their order on the stream that the peer opened,
+// everything else on the one that this node opened, so that acks and pulls do
+// not wait behind frames. If one is down, the other carries all.
 func (c *Cluster) Send(ctx context.Context, to string, msg []byte) error {
 	if len(msg) > MaxMessage {
 		c.metrics.dropped[dropBig].Inc()
@@ -288,7 +292,7 @@ func (c *Cluster) Send(ctx context.Context, to string, msg []byte) error {
 		}
 		var s *stream
 		if p := c.paths[to]; p != nil {
-			if s = p.out; s == nil || p.in != nil && len(msg) > 0 && msg[0] == frameKey {
+			if s = p.out; s == nil || p.in != nil && len(msg) > 0 && (msg[0] == frameKey || msg[0] == headsKey) {
 				s = p.in
 			}
 		}

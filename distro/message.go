@@ -365,7 +365,7 @@ func (d *Replicator) onPull(from string, m *pb.Pull) {
 	case l == nil:
 	case l == d.own:
 		if m.GetFrom() <= d.own.applied {
-			p.sent, p.lastFrame = m.GetFrom(), time.Time{}
+			p.sent, p.paced = m.GetFrom(), time.Time{}
 			p.answerOwn = m.GetFrom() == 0 // a repair wants it though it has all versions
 			p.poke()
 		}

@@ -118,7 +118,8 @@ type Options struct {
 
 	Leases Leases
 	Tick   time.Duration // of heads and of all judging
-	// A quiet stream sends at once, a busy one after BusyFor or BusyBytes.
+	// A quiet stream sends at once, a busy one after BusyFor or BusyBytes:
+	// busyBurst frames may come faster than the pace.
 	BusyFor   time.Duration
 	BusyBytes int
 	// ReliableFor is the pace where there is no stream.

@@ -187,6 +187,52 @@ func TestUnknownKindIsHandedOn(t *testing.T) {
 	})
 }
 
+// A stream that is not busy all the time sends at once, a busy one at its pace,
+// and what it has saved by being quiet is bounded.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := alone(t)
+		d.mu.Lock()
+		p := d.peerLocked(testLife(2, 1).Node)
+		p.fresh, p.headsDue = false, false
+		d.mu.Unlock()
+		change := func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.own.applied++
+		}
+		atOnce := func() (n int, pause time.Duration) {
+			for {
+				change()
+				j, pause := d.nextJob(p)
+				if j == nil {
+					return n, pause
+				}
+				n++
+			}
+		}
+		f := func(quiet time.Duration, want int, wantPause time.Duration) {
+			t.Helper()
+			time.Sleep(quiet)
+			if n, pause := atOnce(); n != want || pause != wantPause {
+				t.Errorf("after %v: %d at once, then a pause of %v; want %d and %v", quiet, n, pause, want, wantPause)
+			}
+		}
+		pace := d.opts.BusyFor
+		f(0, busyBurst, pace)
+		f(pace/2, 0, pace/2)
+		f(pace/2, 1, pace)
+		f(3*pace, 3, pace)
+		f(time.Minute, busyBurst, pace)
+
+		d.mu.Lock()
+		p.reliable = true // each is a connection of its own
+		d.mu.Unlock()
+		f(time.Minute, 1, d.opts.ReliableFor)
+		f(d.opts.ReliableFor, 1, d.opts.ReliableFor)
+	})
+}
+
 // An askingRegistry asks something before it shows anything new.
 type askingRegistry struct {
 	*registry.Registry

@@ -24,8 +24,8 @@ type peer struct {
 	// where they begin, and it pulls the rest.
 	fresh     bool
 	sent      uint64
-	sentBytes uint64 // of written
-	lastFrame time.Time
+	sentBytes uint64    // of written
+	paced     time.Time // when the pace would have let the last frame be followed
 	headsDue  bool
 	headsSent time.Time
 	acks      map[registry.Life]struct{}
@@ -172,6 +172,11 @@ func (d *Replicator) transfer() uint64 {
 	return d.transfers
 }
 
+// busyBurst is how many frames a stream carries at once before it keeps to the
+// pace. Where there are fewer changes than the pace has frames, none of them
+// waits for it, though some come close to each other.
+const busyBurst = 8
+
 // nextJob returns what is due, or how long until something may be (0: until
 // somebody wakes the sender).
 func (d *Replicator) nextJob(p *peer) (*job, time.Duration) {
@@ -180,18 +185,24 @@ func (d *Replicator) nextJob(p *peer) (*job, time.Duration) {
 	now := time.Now()
 	j := &job{}
 	behind := !p.fresh && (p.sent < d.own.applied || p.answerOwn)
-	pace := d.opts.BusyFor
+	pace, burst := d.opts.BusyFor, time.Duration(busyBurst)
 	if p.reliable {
-		pace = d.opts.ReliableFor
+		pace, burst = d.opts.ReliableFor, 1
 	}
 	pause := time.Duration(0)
-	if left := pace - now.Sub(p.lastFrame); left > 0 {
-		pause = left
+	if ahead := p.paced.Sub(now); ahead > (burst-1)*pace {
+		pause = ahead - (burst-1)*pace
+	}
+	next := now.Add(burst * pace) // of what is not paced, only so much counts
+	if p.paced.Before(now) {
+		next = now.Add(pace)
+	} else if n := p.paced.Add(pace); n.Before(next) {
+		next = n
 	}
 	// Heads come after a frame up to the version that they tell.
 	if behind && (pause == 0 || p.headsDue || !p.reliable && d.written-p.sentBytes >= uint64(d.opts.BusyBytes)) {
 		j.frames = append(j.frames, d.own.cut(p.sent))
-		p.sent, p.sentBytes, p.lastFrame, p.answerOwn, behind, pause = d.own.applied, d.written, now, false, false, 0
+		p.sent, p.sentBytes, p.paced, p.answerOwn, behind, pause = d.own.applied, d.written, next, false, false, 0
 	}
 	if p.headsDue {
 		if p.fresh {
@@ -208,7 +219,7 @@ func (d *Replicator) nextJob(p *peer) (*job, time.Duration) {
 			}
 		}
 		clear(p.acks)
-		p.lastFrame = now
+		p.paced = next
 	}
 	for id, from := range p.pulls {
 		j.messages = append(j.messages, encode(&pb.Message{Body: &pb.Message_Pull{Pull: &pb.Pull{Life: lifeMessage(id), From: from}}}))

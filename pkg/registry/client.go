@@ -128,7 +128,7 @@ func (c *Client) register(key ServiceKey, instances []*Instance, batch bool, at 
 	}
 	sh := r.shard(key)
 	sh.mu.Lock()
-	s := r.serviceLocked(sh, key)
+	s := r.serviceLocked(sh, key, 1)
 	first := !s.published()
 	tell := r.registerLocked(sh, s, c, instances, batch, at)
 	tell.presence = first

@@ -142,7 +142,7 @@ func (r *Registry) applyTo(l *life, key ServiceKey, records []*Record) {
 		if rec.Gone {
 			touched = r.withdrawnLocked(sh, s, l, rec, by, now, touched)
 		} else {
-			s = r.serviceLocked(sh, key)
+			s = r.serviceLocked(sh, key, len(records))
 			touched = r.publishedLocked(sh, s, l, rec, by, now, touched)
 		}
 		touched = r.hiddenLocked(sh, s, rec, by, now, touched)

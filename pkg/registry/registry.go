@@ -180,7 +180,7 @@ func (r *Registry) HighWater() Stamp {
 func (r *Registry) Describe(key ServiceKey, meta *ServiceMeta) {
 	sh := r.shard(key)
 	sh.mu.Lock()
-	s := r.serviceLocked(sh, key)
+	s := r.serviceLocked(sh, key, 0)
 	s.meta = meta
 	s.publish(s.snapshot.Load().Instances, r.opts.Clock.Now())
 	sh.mu.Unlock()
@@ -362,11 +362,13 @@ func (r *Registry) PresentIn(namespace string) []ServiceKey {
 
 func (s *service) presentLocked() bool { return s.published() || s.meta != nil }
 
-func (r *Registry) serviceLocked(sh *shard, key ServiceKey) *service {
+// serviceLocked finds a service, or makes it with room for so many
+// publications.
+func (r *Registry) serviceLocked(sh *shard, key ServiceKey, room int) *service {
 	s := sh.services[key]
 	if s == nil {
 		now := r.opts.Clock.Now()
-		s = &service{key: key, publications: map[*Client]*publication{}, claims: map[InstanceKey][]*claim{}, hides: sh.hides[key], touched: now}
+		s = &service{key: key, publications: make(map[*Client]*publication, room), claims: make(map[InstanceKey][]*claim, room), hides: sh.hides[key], touched: now}
 		// Somebody may have been told in this very millisecond that the
 		// service is not there.
 		s.served = now.Millis()

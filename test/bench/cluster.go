@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -99,6 +100,12 @@ func pick[T any](r *clusterRun, real, quick T) T {
 	}
 	return real
 }
+
+var errInterrupted = errors.New("interrupted")
+
+// settle is how long it takes until a cluster where nothing changes any more
+// has written its last snapshot.
+const settle = 12 * time.Second
 
 // A group is the nodes of a cluster, those that run and those that are still
 // to be started.
@@ -221,7 +228,7 @@ func (r *clusterRun) until(patience, pause time.Duration, what string, is func()
 func (r *clusterRun) sleep(d time.Duration) error {
 	select {
 	case <-r.ctx.Done():
-		return errors.New("interrupted")
+		return errInterrupted
 	case <-time.After(d):
 		return nil
 	}
@@ -285,7 +292,7 @@ func (g *group) leave(i int) {
 	late.Stop()
 }
 
-// A load is a client process that runs beside.
+// A clientLoad is a process of starling bench.
 type clientLoad struct {
 	cmd *exec.Cmd
 	out bytes.Buffer
@@ -311,21 +318,15 @@ func (r *clusterRun) bench(args ...string) (*result, error) {
 		return nil, err
 	}
 	err = l.cmd.Wait()
+	if r.ctx.Err() != nil {
+		return nil, errInterrupted
+	}
 	res := new(result)
 	if json.Unmarshal(l.out.Bytes(), res) != nil {
-		return nil, cmpErr(err, fmt.Errorf("no result of %v", args))
+		return nil, cmp.Or(err, fmt.Errorf("no result of %v", args))
 	}
 	// Operations that failed are in the result.
 	return res, nil
-}
-
-func cmpErr(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // push compares a change's way to a subscriber of the same node and of another
@@ -459,7 +460,7 @@ func (r *clusterRun) pullOf(instances int) error {
 		return err
 	}
 	r.say("pull: %d instances are there after %v", instances, time.Since(start).Round(time.Second))
-	if err := r.sleep(2 * time.Second); err != nil {
+	if err := r.sleep(pick(r, settle, time.Second)); err != nil {
 		return err
 	}
 	var took, rss []float64
@@ -563,8 +564,7 @@ func (r *clusterRun) restWith(clients int) (bytes, cpu float64, err error) {
 	if err := g.untilShown(2*time.Minute, clients, 0, 1, 2); err != nil {
 		return 0, 0, err
 	}
-	// Until everything is written to the snapshot, and told to all.
-	if err := r.sleep(pick(r, 12*time.Second, 3*time.Second)); err != nil {
+	if err := r.sleep(pick(r, settle, 3*time.Second)); err != nil {
 		return 0, 0, err
 	}
 	read := func() (sent, used float64, err error) {
