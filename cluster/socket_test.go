@@ -75,7 +75,8 @@ func (n *socketNode) streams() (up int) {
 }
 
 func testSockets(t *testing.T, change func(*Options)) {
-	defer goleak.VerifyNone(t)
+	// A probe of memberlist ends by its own time-out.
+	defer goleak.VerifyNone(t, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
 	var nodes []*socketNode
 	var known []string
 	for i := range 3 {
@@ -166,7 +167,7 @@ func TestSocketsCertificates(t *testing.T) {
 // A node with the right gossip key and another certificate authority gets no
 // stream, and neither does one without any.
 func TestStrangersGetNoStream(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer goleak.VerifyNone(t, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
 	a := startSocket(t, 0, nil, func(*Options) {})
 	defer a.Stop()
 	b := startSocket(t, 1, []string{a.gossipAddr.String()}, func(o *Options) {})

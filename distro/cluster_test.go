@@ -861,6 +861,36 @@ func TestReadyWhenItIsShown(t *testing.T) {
 	})
 }
 
+// What comes takes longer than the catching up usually may: a node that starts
+// does not serve a part of it.
+func TestReadyWithAllOfALargeLife(t *testing.T) {
+	run(t, 2, func(w *world) {
+		second := testLife(2, 1).Node
+		w.options = func(o *Options) { o.Joined = o.Life.Node == second }
+		w.start(0)
+		for port := 1; port <= 12; port++ {
+			w.registerBig(w.nodes[0].reg.Open(fmt.Sprint(port), registry.Connection), port, strings.Repeat("x", 600<<10))
+		}
+		time.Sleep(time.Second)
+		w.set(func() { w.partDelay = 3 * time.Second })
+		w.start(1)
+		w.see(0, 1, Alive)
+		w.see(1, 0, Alive)
+		for range 60 {
+			time.Sleep(time.Second)
+			if ok, _ := w.nodes[1].d.Ready(); ok {
+				break
+			}
+		}
+		if took := time.Since(w.nodes[1].d.since); took < 12*time.Second || took > 50*time.Second {
+			t.Errorf("ready after %v: the transfer is not as slow as meant", took)
+		}
+		if got := len(strings.Fields(w.shown(1))); got != 12 {
+			t.Errorf("ready with %d of 12", got)
+		}
+	})
+}
+
 // A node stood still for longer than its peers remember a drop, and still has
 // what they have forgotten.
 func TestForgottenLifeIsNotImported(t *testing.T) {

@@ -72,6 +72,10 @@ func (d *Replicator) readinessLocked(now time.Time) {
 	d.noteLocked(d.log.Info, "caught up", zap.Duration("after", now.Sub(d.since)), zap.Bool("ready", d.ready))
 }
 
+// startPatience bounds, in times of CatchUp, how long a start may last while
+// pulls make progress: a million instances take seconds.
+const startPatience = 6
+
 // waitsForLocked returns "" when this node has caught up.
 func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) {
 	anyone := false
@@ -105,6 +109,9 @@ func (d *Replicator) waitsForLocked(now time.Time) (why string, peerReady bool) 
 	switch {
 	case !d.served && near == 0 && far > 1: // it would serve what it has alone
 		why = fmt.Sprintf("a clock that is right: %d other nodes are more than %v off", far, d.opts.MaxClockOff)
+	case why != "" && !d.served && len(d.pulling) > 0 && waited < startPatience*d.opts.CatchUp:
+		// At its start a node does not serve a part of a large registry that is
+		// on its way. A pull without progress ends by itself.
 	case waited >= d.opts.CatchUp:
 		why = ""
 	case !anyone && d.opts.Joined && waited < d.opts.JoinAlone:

@@ -353,11 +353,11 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 // are in it.
 func failoverList(body []byte) (service, healthy int) {
 	const name = `failover-`
-	i := bytes.Index(body, []byte(name))
-	if i < 0 {
+	_, after, ok := bytes.Cut(body, []byte(name))
+	if !ok {
 		return -1, 0
 	}
-	digits := body[i+len(name):]
+	digits := after
 	end := slices.IndexFunc(digits, func(b byte) bool { return b < '0' || b > '9' })
 	service, err := strconv.Atoi(string(digits[:max(0, end)]))
 	if err != nil {

@@ -586,7 +586,7 @@ func endlessParts(f *field) (string, error) {
 	// Transfers that begin again and again, and one that has large parts.
 	value := bytes.Repeat([]byte{'v'}, 1<<20)
 	for i := range uint64(300) {
-		r := encodeRecord(&pb.Record{Kind: 9, Key: []byte(fmt.Sprint(i)), Version: i + 1, Clock: now, Value: value}, 0)
+		r := encodeRecord(&pb.Record{Kind: 9, Key: fmt.Append(nil, i), Version: i + 1, Clock: now, Value: value}, 0)
 		if err := st.send(frame(&pb.Frame{Life: tr.life(), To: 1 << 40, Whole: true, Records: [][]byte{r}, Part: uint32(i % 3), Parts: 1000, Transfer: i})); err != nil {
 			return "", err
 		}
