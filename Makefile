@@ -50,8 +50,16 @@ check: ## formatting, analysers, imports between packages, tidiness of go.mod
 	go fix -diff ./...
 	go test -count=1 .
 
+# On several processors the race detector of Go 1.26 crashes (SIGSEGV, one run in
+# three of test/sim) where goroutines of a bubble of virtual time read channel
+# timers while others fire: they use one context of it at the same time. What has
+# whole clusters in a bubble runs on one; what the detector finds, it finds there
+# too.
+CLUSTERS := ./test/sim/... ./distro ./cluster
+
 unit: ## all tests of the main module, with the race detector
-	go test -race -shuffle=on -count=1 ./...
+	go test -race -shuffle=on -count=1 $$(go list ./... | grep -vE '/(test/sim|test/sim/mutants|distro|cluster)$$')
+	go test -race -shuffle=on -count=1 -cpu=1 $(CLUSTERS)
 
 # The scenarios of what there is. The others (service, catalog, operator, v2
 # and v3 endpoints, persistent instances) join with the APIs that they are of.
