@@ -37,9 +37,12 @@ func (t Leases) lease(silent bool, orphans, survivors int) time.Duration {
 
 // extra is what those of them have beyond it that are known to take so long to
 // register again. The others need not wait for them.
-func (t Leases) extra(silent bool, redo time.Duration) time.Duration {
+func (t Leases) extra(silent, restart bool, redo time.Duration) time.Duration {
 	base := t.base(silent)
-	if !silent {
+	switch {
+	case restart:
+		base = t.Restart
+	case !silent:
 		base += t.Heads // they were reset when it died
 	}
 	return max(0, min(redo, t.Cap)-base)

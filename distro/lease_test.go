@@ -30,14 +30,16 @@ func TestLease(t *testing.T) {
 		name       string
 		silent     bool
 		redo, want time.Duration
+		restart    bool
 	}{
-		{"nobody is slow", false, 0, 0},
-		{"Python", false, 35 * time.Second, 24 * time.Second},
-		{"Python, silent", true, 35 * time.Second, 12500 * time.Millisecond},
-		{"shorter than the lease", true, 15 * time.Second, 0},
-		{"cap", false, time.Hour, 49 * time.Second},
+		{"nobody is slow", false, 0, 0, false},
+		{"Python", false, 35 * time.Second, 24 * time.Second, false},
+		{"Python, restart of this node", false, 35 * time.Second, 5 * time.Second, true},
+		{"Python, silent", true, 35 * time.Second, 12500 * time.Millisecond, false},
+		{"shorter than the lease", true, 15 * time.Second, 0, false},
+		{"cap", false, time.Hour, 49 * time.Second, false},
 	} {
-		if got := times.extra(c.silent, c.redo); got != c.want {
+		if got := times.extra(c.silent, c.restart, c.redo); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -42,6 +42,7 @@ type life struct {
 	orphanedAt  registry.Stamp
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
+	restart     bool           // its deadline is that of a restart of this node
 	holds       bool           // its deadline is that of a silence, though its node may refuse by now
 	paused      int64          // milliseconds by self-preservation, in all
 	skipped     int64          // milliseconds that the clock has jumped over since orphanedAt
@@ -164,7 +165,7 @@ func (l *life) redoSeconds() (longest uint16) {
 
 // extra is what its slow clients have beyond the lease, in milliseconds.
 func (l *life) extra(t Leases) int64 {
-	return t.extra(l.silent, time.Duration(l.redoSeconds())*time.Second).Milliseconds()
+	return t.extra(l.silent, l.restart, time.Duration(l.redoSeconds())*time.Second).Milliseconds()
 }
 
 // dead says how many of the records are tombstones.

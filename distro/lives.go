@@ -122,7 +122,7 @@ func (d *Replicator) returnLocked(l *life) {
 	if l.state == registry.Dropped {
 		back = l.back
 	}
-	l.livingSince, l.probing, l.holds = d.now(), probing{}, false
+	l.livingSince, l.probing, l.holds, l.restart = d.now(), probing{}, false, false
 	d.setStateLocked(l, registry.Living, back)
 	d.metrics.returned.Inc()
 	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))

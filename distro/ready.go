@@ -44,7 +44,9 @@ func (d *Replicator) readinessLocked(now time.Time) {
 		restart := d.now() + d.opts.Leases.Restart.Milliseconds()
 		for _, l := range d.lives {
 			if l != d.own && l.state == registry.Orphaned {
-				l.deadline = max(l.deadline, restart)
+				if restart >= l.deadline {
+					l.deadline, l.restart = restart, true
+				}
 			}
 		}
 	}

@@ -245,7 +245,7 @@ func (d *Replicator) load() {
 		d.epochs[l.id.Node] = max(d.epochs[l.id.Node], l.id.Epoch)
 		if l.state != registry.Dropped {
 			l.orphanedAt, l.silent = d.opts.Clock.Now(), false
-			l.deadline = d.now() + d.opts.Leases.Restart.Milliseconds()
+			l.deadline, l.restart = d.now()+d.opts.Leases.Restart.Milliseconds(), true
 			d.setStateLocked(l, registry.Orphaned, 0)
 		} else {
 			d.setStateLocked(l, registry.Dropped, 0)

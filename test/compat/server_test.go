@@ -77,7 +77,10 @@ func (s *server) running() bool {
 // start starts the process, on the ports and with the data of the one before it if there was one.
 func (s *server) start() error {
 	s.cmd = exec.Command(s.bin, "serve",
-		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--data-dir", filepath.Join(s.dir, "data"))
+		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--data-dir", filepath.Join(s.dir, "data"),
+		// What died while the server was away is shown for so long: 30 s by
+		// default, which no scenario has to wait for.
+		"--lease-restart", "10s")
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		return fmt.Errorf("starting the server: %w", err)
