@@ -42,6 +42,7 @@ func (t Leases) extra(silent, restart bool, redo time.Duration) time.Duration {
 	switch {
 	case restart:
 		base = t.Restart
+		redo += t.Refused // they have to find a node first
 	case !silent:
 		base += t.Heads // they were reset when it died
 	}

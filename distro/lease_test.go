@@ -34,7 +34,8 @@ func TestLease(t *testing.T) {
 	}{
 		{"nobody is slow", false, 0, 0, false},
 		{"Python", false, 35 * time.Second, 24 * time.Second, false},
-		{"Python, restart of this node", false, 35 * time.Second, 5 * time.Second, true},
+		{"Python, restart of this node", false, 35 * time.Second, 15 * time.Second, true},
+		{"nobody is slow, restart", false, 0, 0, true},
 		{"Python, silent", true, 35 * time.Second, 12500 * time.Millisecond, false},
 		{"shorter than the lease", true, 15 * time.Second, 0, false},
 		{"cap", false, time.Hour, 49 * time.Second, false},

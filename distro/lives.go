@@ -227,7 +227,7 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 	case registry.Orphaned:
 		starting := d.catchingUp && !d.served
 		held := d.silentLeaseRunsLocked(l, now) && now < l.orphanedAt.Millis()+d.opts.Leases.Cap.Milliseconds()
-		expired := p.ready && !d.catchingUp && !d.preserve.active() && !held && now >= l.deadline
+		expired := p.ready && !d.catchingUp && !d.preserve.active() && !held && now >= l.deadline+l.extra(d.opts.Leases)
 		if starting || expired {
 			l.silent = l.silent || starting && !h.GetRefused()
 			d.dropLocked(l, at, "a peer has dropped it")
@@ -257,7 +257,7 @@ func (d *Replicator) adoptEndedLocked(hs *pb.Heads) {
 		case !known:
 			d.forgetLifeLocked(l)
 		case registry.LifeState(h.GetState()) == registry.Orphaned && l.state == registry.Orphaned:
-			l.deadline, l.silent = h.GetDeadline(), !h.GetRefused()
+			l.deadline, l.silent, l.restart = h.GetDeadline(), !h.GetRefused(), false
 		}
 	}
 }
