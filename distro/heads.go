@@ -108,7 +108,10 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		}
 		d.mergeHeadLocked(p, via, id, h, now)
 	}
-	if d.catchingUp && p.targets == nil && clock > d.sinceStamp && (hs.GetFull() || !hs.GetReady()) {
+	// A peer that is not ready itself tells all only to whom it has heard to be
+	// as far: its first heads are of its own life, and no sign that there is
+	// nothing else.
+	if d.catchingUp && p.targets == nil && clock > d.sinceStamp && hs.GetFull() {
 		p.targets = make(map[registry.Life]uint64, len(hs.GetHeads()))
 		for _, h := range hs.GetHeads() {
 			if id := readLife(h.GetLife()); d.lives[id] != nil && id != d.self {
