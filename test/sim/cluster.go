@@ -360,9 +360,19 @@ func (c *Cluster) Stop() {
 	time.Sleep(10 * time.Second) // memberlist does not wait for its probes
 }
 
-// copyDir copies the files of a data directory, except its lock.
+// copyDir copies the files of a data directory. The node may be replacing one
+// just then; then all is copied once more, or some would be missing.
 func copyDir(to, from string) error {
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	var err error
+	for range 100 {
+		if err = os.CopyFS(to, os.DirFS(from)); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("copy a data directory: %w", err)
 	}
 	return nil
