@@ -24,6 +24,10 @@ import (
 // serverVariable names the node that commands ask. It is no setting of a node.
 const serverVariable = envPrefix + "SERVER"
 
+// serversVariable has all nodes, for the example programs: neither a node nor
+// a command reads it.
+const serversVariable = serverVariable + "S"
+
 // askTimeout bounds one question to one node.
 const askTimeout = 10 * time.Second
 

@@ -214,8 +214,8 @@ func TestRemoteHelp(t *testing.T) {
 			}
 		}
 	}
-	// A node does not take the variable for a setting it does not know.
-	if _, _, stderr := starling([]string{"STARLING_NAME=n1", "STARLING_SERVER=10.0.0.1"}, "serve", "--check"); stderr != "" {
+	// A node does not take the variables for settings it does not know.
+	if _, _, stderr := starling([]string{"STARLING_NAME=n1", "STARLING_SERVER=10.0.0.1", "STARLING_SERVERS=10.0.0.1,10.0.0.2"}, "serve", "--check"); stderr != "" {
 		t.Error(stderr)
 	}
 }

@@ -180,7 +180,7 @@ func (s *settings) complete(environ []string) error {
 		return err
 	}
 	for name, value := range env {
-		if name != serverVariable && !isServiceLink(name, value) {
+		if name != serverVariable && name != serversVariable && !isServiceLink(name, value) {
 			s.strange = append(s.strange, name)
 		}
 	}

@@ -3,7 +3,7 @@
 //	go run . register order 10.0.0.1:8080   # until Ctrl-C
 //	go run . watch order                    # prints each change
 //
-// STARLING_SERVER names the nodes, HOST:PORT,…; the default is 127.0.0.1:8848.
+// STARLING_SERVERS names the nodes, HOST:PORT,…; the default is 127.0.0.1:8848.
 package main
 
 import (
@@ -32,9 +32,9 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 || args[0] == "register" && len(args) < 3 {
-		return fmt.Errorf("usage: register SERVICE IP:PORT | watch SERVICE (the servers are STARLING_SERVER, HOST:PORT,…, default 127.0.0.1:8848)")
+		return fmt.Errorf("usage: register SERVICE IP:PORT | watch SERVICE (the servers are STARLING_SERVERS, HOST:PORT,…, default 127.0.0.1:8848)")
 	}
-	server := os.Getenv("STARLING_SERVER")
+	server := os.Getenv("STARLING_SERVERS")
 	if server == "" {
 		server = "127.0.0.1:8848"
 	}
@@ -44,7 +44,7 @@ func run(args []string) error {
 	for s := range strings.SplitSeq(server, ",") {
 		host, port, err := hostPort(s)
 		if err != nil {
-			return fmt.Errorf("STARLING_SERVER: %w", err)
+			return fmt.Errorf("STARLING_SERVERS: %w", err)
 		}
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]" // the SDK only puts a colon between IpAddr and Port
