@@ -18,7 +18,7 @@ var mutants = []mutant{
 		changes: []change{{"distro/lives.go", "		d.setStateLocked(l, registry.Orphaned, l.ownerClock)\n		d.metrics", "		d.setStateLocked(l, registry.Orphaned, l.ownerClock)\n		defer d.dropLocked(l, l.orphanedAt, \"mutant\")\n		d.metrics"}}},
 	{name: "local clocks", why: "a lease counts from when a node noticed", run: "^TestNamed$/F14", caught: []string{"apart", "late"},
 		changes: []change{
-			{"distro/lives.go", "d.opts.Leases.deadline(spoken, lease)", "d.opts.Leases.deadline(l.orphanedAt, lease)"},
+			{"distro/lives.go", "d.opts.Leases.deadline(spoken, l.silent, lease)", "d.opts.Leases.deadline(l.orphanedAt, l.silent, lease)"},
 			{"distro/heads.go", "		l.deadline = max(l.deadline, h.GetDeadline())\n", ""},
 		}},
 	{name: "no hides", why: "what was withdrawn hides nothing", run: "^TestNamed$/(F02|F03|F04|F22)", caught: []string{"late", "resurrect", "ghost", "diverge"},
