@@ -151,9 +151,9 @@ pgo: build ## record the profile that the compiler optimises for
 
 # protoc is Debian's protobuf-compiler; the generator has the version of the
 # library in go.mod.
-proto: ## generate the messages between nodes from proto/peer.proto
+proto: ## generate the messages between nodes from proto/*.proto
 	go build -o bin/protoc-gen-go google.golang.org/protobuf/cmd/protoc-gen-go
-	protoc --plugin=bin/protoc-gen-go --go_out=. --go_opt=module=github.com/starling-registry/starling proto/peer.proto
+	protoc --plugin=bin/protoc-gen-go --go_out=. --go_opt=module=github.com/starling-registry/starling proto/*.proto
 
 clean: ## remove what the other targets built; a node's data stays
 	rm -rf bin test/compat/build

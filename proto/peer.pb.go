@@ -283,12 +283,12 @@ func (*Message_Ack) isMessage_Body() {}
 // by the owner; every other node keeps and forwards these bytes.
 type Record struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`       // 1: Publication, 2: Probe; others are kept unread
-	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`          // PublicationKey or ProbeKey; one kind and key stand once in a life
+	Kind          uint32                 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`       // 1: Publication, 2: Probe, 3: Check; others are kept unread
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`          // PublicationKey, ProbeKey or CheckKey; one kind and key stand once in a life
 	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // counts the writes of the life
 	Clock         uint64                 `protobuf:"fixed64,4,opt,name=clock,proto3" json:"clock,omitempty"`    // hybrid: milliseconds << 16 | counter
 	Gone          bool                   `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`       // a tombstone: nothing holds under the key any more
-	Value         []byte                 `protobuf:"bytes,6,opt,name=value,proto3" json:"value,omitempty"`      // Publication or Probe; of tombstones too
+	Value         []byte                 `protobuf:"bytes,6,opt,name=value,proto3" json:"value,omitempty"`      // Publication, Probe or Check; of tombstones too
 	Hash          uint64                 `protobuf:"fixed64,15,opt,name=hash,proto3" json:"hash,omitempty"`     // xxHash64 of the bytes before this field, which is the last
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -534,114 +534,6 @@ func (x *Publication) GetRedoSeconds() uint32 {
 	return 0
 }
 
-type Instance struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ip            string                 `protobuf:"bytes,1,opt,name=ip,proto3" json:"ip,omitempty"`
-	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Id            string                 `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
-	Weight        float64                `protobuf:"fixed64,5,opt,name=weight,proto3" json:"weight,omitempty"`
-	Healthy       bool                   `protobuf:"varint,6,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	Enabled       bool                   `protobuf:"varint,7,opt,name=enabled,proto3" json:"enabled,omitempty"`
-	Metadata      []string               `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty"` // key, value, key, value, … sorted by key
-	Since         uint64                 `protobuf:"fixed64,9,opt,name=since,proto3" json:"since,omitempty"`     // registration clock
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Instance) Reset() {
-	*x = Instance{}
-	mi := &file_proto_peer_proto_msgTypes[6]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Instance) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Instance) ProtoMessage() {}
-
-func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[6]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Instance.ProtoReflect.Descriptor instead.
-func (*Instance) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{6}
-}
-
-func (x *Instance) GetIp() string {
-	if x != nil {
-		return x.Ip
-	}
-	return ""
-}
-
-func (x *Instance) GetPort() uint32 {
-	if x != nil {
-		return x.Port
-	}
-	return 0
-}
-
-func (x *Instance) GetCluster() string {
-	if x != nil {
-		return x.Cluster
-	}
-	return ""
-}
-
-func (x *Instance) GetId() string {
-	if x != nil {
-		return x.Id
-	}
-	return ""
-}
-
-func (x *Instance) GetWeight() float64 {
-	if x != nil {
-		return x.Weight
-	}
-	return 0
-}
-
-func (x *Instance) GetHealthy() bool {
-	if x != nil {
-		return x.Healthy
-	}
-	return false
-}
-
-func (x *Instance) GetEnabled() bool {
-	if x != nil {
-		return x.Enabled
-	}
-	return false
-}
-
-func (x *Instance) GetMetadata() []string {
-	if x != nil {
-		return x.Metadata
-	}
-	return nil
-}
-
-func (x *Instance) GetSince() uint64 {
-	if x != nil {
-		return x.Since
-	}
-	return 0
-}
-
 // A Hide says that registrations of an instance up to a clock are not shown.
 type Hide struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -657,7 +549,7 @@ type Hide struct {
 
 func (x *Hide) Reset() {
 	*x = Hide{}
-	mi := &file_proto_peer_proto_msgTypes[7]
+	mi := &file_proto_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +561,7 @@ func (x *Hide) String() string {
 func (*Hide) ProtoMessage() {}
 
 func (x *Hide) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[7]
+	mi := &file_proto_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +574,7 @@ func (x *Hide) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hide.ProtoReflect.Descriptor instead.
 func (*Hide) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{7}
+	return file_proto_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hide) GetIp() string {
@@ -743,7 +635,7 @@ type ProbeKey struct {
 
 func (x *ProbeKey) Reset() {
 	*x = ProbeKey{}
-	mi := &file_proto_peer_proto_msgTypes[8]
+	mi := &file_proto_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +647,7 @@ func (x *ProbeKey) String() string {
 func (*ProbeKey) ProtoMessage() {}
 
 func (x *ProbeKey) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[8]
+	mi := &file_proto_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +660,7 @@ func (x *ProbeKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeKey.ProtoReflect.Descriptor instead.
 func (*ProbeKey) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{8}
+	return file_proto_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ProbeKey) GetOf() *Life {
@@ -830,7 +722,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_proto_peer_proto_msgTypes[9]
+	mi := &file_proto_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +734,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[9]
+	mi := &file_proto_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +747,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{9}
+	return file_proto_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Probe) GetUpTo() uint64 {
@@ -870,6 +762,152 @@ func (x *Probe) GetMade() uint64 {
 		return x.Made
 	}
 	return 0
+}
+
+// A Check is what the health check of a persistent instance found. Of several
+// nodes' the newest counts; it stays when the node goes that made it.
+type CheckKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	Ip            string                 `protobuf:"bytes,4,opt,name=ip,proto3" json:"ip,omitempty"`
+	Port          uint32                 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	Cluster       string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckKey) Reset() {
+	*x = CheckKey{}
+	mi := &file_proto_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckKey) ProtoMessage() {}
+
+func (x *CheckKey) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckKey.ProtoReflect.Descriptor instead.
+func (*CheckKey) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CheckKey) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CheckKey) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *CheckKey) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *CheckKey) GetIp() string {
+	if x != nil {
+		return x.Ip
+	}
+	return ""
+}
+
+func (x *CheckKey) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *CheckKey) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+type Check struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Healthy       bool                   `protobuf:"varint,1,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	Made          uint64                 `protobuf:"fixed64,2,opt,name=made,proto3" json:"made,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"` // for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_proto_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Check) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *Check) GetMade() uint64 {
+	if x != nil {
+		return x.Made
+	}
+	return 0
+}
+
+func (x *Check) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // A Frame holds all records of a life with from < version <= to; if whole, all
@@ -891,7 +929,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_proto_peer_proto_msgTypes[10]
+	mi := &file_proto_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +941,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[10]
+	mi := &file_proto_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +954,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{10}
+	return file_proto_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Frame) GetLife() *Life {
@@ -1001,7 +1039,7 @@ type Head struct {
 
 func (x *Head) Reset() {
 	*x = Head{}
-	mi := &file_proto_peer_proto_msgTypes[11]
+	mi := &file_proto_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1051,7 @@ func (x *Head) String() string {
 func (*Head) ProtoMessage() {}
 
 func (x *Head) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[11]
+	mi := &file_proto_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1064,7 @@ func (x *Head) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Head.ProtoReflect.Descriptor instead.
 func (*Head) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{11}
+	return file_proto_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Head) GetLife() *Life {
@@ -1120,7 +1158,7 @@ type Heads struct {
 
 func (x *Heads) Reset() {
 	*x = Heads{}
-	mi := &file_proto_peer_proto_msgTypes[12]
+	mi := &file_proto_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1170,7 @@ func (x *Heads) String() string {
 func (*Heads) ProtoMessage() {}
 
 func (x *Heads) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[12]
+	mi := &file_proto_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1183,7 @@ func (x *Heads) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heads.ProtoReflect.Descriptor instead.
 func (*Heads) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{12}
+	return file_proto_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Heads) GetLife() *Life {
@@ -1200,7 +1238,7 @@ type Pull struct {
 
 func (x *Pull) Reset() {
 	*x = Pull{}
-	mi := &file_proto_peer_proto_msgTypes[13]
+	mi := &file_proto_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1250,7 @@ func (x *Pull) String() string {
 func (*Pull) ProtoMessage() {}
 
 func (x *Pull) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[13]
+	mi := &file_proto_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1263,7 @@ func (x *Pull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pull.ProtoReflect.Descriptor instead.
 func (*Pull) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{13}
+	return file_proto_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Pull) GetLife() *Life {
@@ -1252,7 +1290,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_proto_peer_proto_msgTypes[14]
+	mi := &file_proto_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1302,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[14]
+	mi := &file_proto_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1315,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{14}
+	return file_proto_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ack) GetLife() *Life {
@@ -1303,7 +1341,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_proto_peer_proto_msgTypes[15]
+	mi := &file_proto_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1353,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[15]
+	mi := &file_proto_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1366,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{15}
+	return file_proto_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PullRequest) GetPull() *Pull {
@@ -1354,7 +1392,7 @@ type ForwardRequest struct {
 
 func (x *ForwardRequest) Reset() {
 	*x = ForwardRequest{}
-	mi := &file_proto_peer_proto_msgTypes[16]
+	mi := &file_proto_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1404,7 @@ func (x *ForwardRequest) String() string {
 func (*ForwardRequest) ProtoMessage() {}
 
 func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[16]
+	mi := &file_proto_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1417,7 @@ func (x *ForwardRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardRequest.ProtoReflect.Descriptor instead.
 func (*ForwardRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{16}
+	return file_proto_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ForwardRequest) GetMethod() string {
@@ -1449,7 +1487,7 @@ type ForwardResponse struct {
 
 func (x *ForwardResponse) Reset() {
 	*x = ForwardResponse{}
-	mi := &file_proto_peer_proto_msgTypes[17]
+	mi := &file_proto_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1461,7 +1499,7 @@ func (x *ForwardResponse) String() string {
 func (*ForwardResponse) ProtoMessage() {}
 
 func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[17]
+	mi := &file_proto_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1474,7 +1512,7 @@ func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardResponse.ProtoReflect.Descriptor instead.
 func (*ForwardResponse) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{17}
+	return file_proto_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ForwardResponse) GetStatus() uint32 {
@@ -1509,7 +1547,7 @@ type HistoryRequest struct {
 
 func (x *HistoryRequest) Reset() {
 	*x = HistoryRequest{}
-	mi := &file_proto_peer_proto_msgTypes[18]
+	mi := &file_proto_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1559,7 @@ func (x *HistoryRequest) String() string {
 func (*HistoryRequest) ProtoMessage() {}
 
 func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[18]
+	mi := &file_proto_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1572,7 @@ func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
 func (*HistoryRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{18}
+	return file_proto_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HistoryRequest) GetNamespace() string {
@@ -1568,7 +1606,7 @@ type HistoryResponse struct {
 
 func (x *HistoryResponse) Reset() {
 	*x = HistoryResponse{}
-	mi := &file_proto_peer_proto_msgTypes[19]
+	mi := &file_proto_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1580,7 +1618,7 @@ func (x *HistoryResponse) String() string {
 func (*HistoryResponse) ProtoMessage() {}
 
 func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[19]
+	mi := &file_proto_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1593,7 +1631,7 @@ func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
 func (*HistoryResponse) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{19}
+	return file_proto_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HistoryResponse) GetEvents() []*Event {
@@ -1626,7 +1664,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_proto_peer_proto_msgTypes[20]
+	mi := &file_proto_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1676,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[20]
+	mi := &file_proto_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1689,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{20}
+	return file_proto_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Event) GetAt() uint64 {
@@ -1718,7 +1756,7 @@ type ServiceHashesRequest struct {
 
 func (x *ServiceHashesRequest) Reset() {
 	*x = ServiceHashesRequest{}
-	mi := &file_proto_peer_proto_msgTypes[21]
+	mi := &file_proto_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1768,7 @@ func (x *ServiceHashesRequest) String() string {
 func (*ServiceHashesRequest) ProtoMessage() {}
 
 func (x *ServiceHashesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[21]
+	mi := &file_proto_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,19 +1781,21 @@ func (x *ServiceHashesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceHashesRequest.ProtoReflect.Descriptor instead.
 func (*ServiceHashesRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{21}
+	return file_proto_peer_proto_rawDescGZIP(), []int{22}
 }
 
 type ServiceHashesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Services      []*ServiceHash         `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
+	RaftApplied   uint64                 `protobuf:"varint,2,opt,name=raft_applied,json=raftApplied,proto3" json:"raft_applied,omitempty"` // index of the log
+	RaftDigest    uint64                 `protobuf:"fixed64,3,opt,name=raft_digest,json=raftDigest,proto3" json:"raft_digest,omitempty"`   // of its tables then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceHashesResponse) Reset() {
 	*x = ServiceHashesResponse{}
-	mi := &file_proto_peer_proto_msgTypes[22]
+	mi := &file_proto_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1807,7 @@ func (x *ServiceHashesResponse) String() string {
 func (*ServiceHashesResponse) ProtoMessage() {}
 
 func (x *ServiceHashesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[22]
+	mi := &file_proto_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1820,7 @@ func (x *ServiceHashesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceHashesResponse.ProtoReflect.Descriptor instead.
 func (*ServiceHashesResponse) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{22}
+	return file_proto_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServiceHashesResponse) GetServices() []*ServiceHash {
@@ -1788,6 +1828,20 @@ func (x *ServiceHashesResponse) GetServices() []*ServiceHash {
 		return x.Services
 	}
 	return nil
+}
+
+func (x *ServiceHashesResponse) GetRaftApplied() uint64 {
+	if x != nil {
+		return x.RaftApplied
+	}
+	return 0
+}
+
+func (x *ServiceHashesResponse) GetRaftDigest() uint64 {
+	if x != nil {
+		return x.RaftDigest
+	}
+	return 0
 }
 
 type ServiceHash struct {
@@ -1804,7 +1858,7 @@ type ServiceHash struct {
 
 func (x *ServiceHash) Reset() {
 	*x = ServiceHash{}
-	mi := &file_proto_peer_proto_msgTypes[23]
+	mi := &file_proto_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1816,7 +1870,7 @@ func (x *ServiceHash) String() string {
 func (*ServiceHash) ProtoMessage() {}
 
 func (x *ServiceHash) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[23]
+	mi := &file_proto_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1829,7 +1883,7 @@ func (x *ServiceHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceHash.ProtoReflect.Descriptor instead.
 func (*ServiceHash) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{23}
+	return file_proto_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceHash) GetNamespace() string {
@@ -1874,11 +1928,287 @@ func (x *ServiceHash) GetInstances() uint32 {
 	return 0
 }
 
+type RaftApplyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Command       []byte                 `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"` // an encoded Command
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaftApplyRequest) Reset() {
+	*x = RaftApplyRequest{}
+	mi := &file_proto_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaftApplyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaftApplyRequest) ProtoMessage() {}
+
+func (x *RaftApplyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaftApplyRequest.ProtoReflect.Descriptor instead.
+func (*RaftApplyRequest) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RaftApplyRequest) GetCommand() []byte {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+type RaftApplyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Result        *Result                `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	NotLeader     bool                   `protobuf:"varint,2,opt,name=not_leader,json=notLeader,proto3" json:"not_leader,omitempty"` // nothing was written
+	Leader        string                 `protobuf:"bytes,3,opt,name=leader,proto3" json:"leader,omitempty"`                         // id of the node that leads, if it is known
+	Unknown       bool                   `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`                      // it may have been written: the same command may be sent again
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaftApplyResponse) Reset() {
+	*x = RaftApplyResponse{}
+	mi := &file_proto_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaftApplyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaftApplyResponse) ProtoMessage() {}
+
+func (x *RaftApplyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaftApplyResponse.ProtoReflect.Descriptor instead.
+func (*RaftApplyResponse) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RaftApplyResponse) GetResult() *Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *RaftApplyResponse) GetNotLeader() bool {
+	if x != nil {
+		return x.NotLeader
+	}
+	return false
+}
+
+func (x *RaftApplyResponse) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *RaftApplyResponse) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+type RaftStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaftStateRequest) Reset() {
+	*x = RaftStateRequest{}
+	mi := &file_proto_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaftStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaftStateRequest) ProtoMessage() {}
+
+func (x *RaftStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaftStateRequest.ProtoReflect.Descriptor instead.
+func (*RaftStateRequest) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{27}
+}
+
+type ConfirmProbeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Service       *Service               `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Ip            string                 `protobuf:"bytes,2,opt,name=ip,proto3" json:"ip,omitempty"`
+	Port          uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmProbeRequest) Reset() {
+	*x = ConfirmProbeRequest{}
+	mi := &file_proto_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmProbeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmProbeRequest) ProtoMessage() {}
+
+func (x *ConfirmProbeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmProbeRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmProbeRequest) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ConfirmProbeRequest) GetService() *Service {
+	if x != nil {
+		return x.Service
+	}
+	return nil
+}
+
+func (x *ConfirmProbeRequest) GetIp() string {
+	if x != nil {
+		return x.Ip
+	}
+	return ""
+}
+
+func (x *ConfirmProbeRequest) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ConfirmProbeRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+type ConfirmProbeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Known         bool                   `protobuf:"varint,1,opt,name=known,proto3" json:"known,omitempty"` // the instance is there, and has a health check
+	Healthy       bool                   `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmProbeResponse) Reset() {
+	*x = ConfirmProbeResponse{}
+	mi := &file_proto_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmProbeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmProbeResponse) ProtoMessage() {}
+
+func (x *ConfirmProbeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmProbeResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmProbeResponse) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ConfirmProbeResponse) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *ConfirmProbeResponse) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *ConfirmProbeResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_proto_peer_proto protoreflect.FileDescriptor
 
 const file_proto_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x10proto/peer.proto\x12\vstarling.v1\"0\n" +
+	"\x10proto/peer.proto\x12\vstarling.v1\x1a\x14proto/instance.proto\x1a\x10proto/raft.proto\"0\n" +
 	"\x04Life\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"p\n" +
@@ -1915,17 +2245,7 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\x05cause\x18\x04 \x01(\tR\x05cause\x123\n" +
 	"\tinstances\x18\x05 \x03(\v2\x15.starling.v1.InstanceR\tinstances\x12'\n" +
 	"\x05hides\x18\x06 \x03(\v2\x11.starling.v1.HideR\x05hides\x12!\n" +
-	"\fredo_seconds\x18\a \x01(\rR\vredoSeconds\"\xd6\x01\n" +
-	"\bInstance\x12\x0e\n" +
-	"\x02ip\x18\x01 \x01(\tR\x02ip\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
-	"\acluster\x18\x03 \x01(\tR\acluster\x12\x0e\n" +
-	"\x02id\x18\x04 \x01(\tR\x02id\x12\x16\n" +
-	"\x06weight\x18\x05 \x01(\x01R\x06weight\x12\x18\n" +
-	"\ahealthy\x18\x06 \x01(\bR\ahealthy\x12\x18\n" +
-	"\aenabled\x18\a \x01(\bR\aenabled\x12\x1a\n" +
-	"\bmetadata\x18\b \x03(\tR\bmetadata\x12\x14\n" +
-	"\x05since\x18\t \x01(\x06R\x05since\"\x85\x01\n" +
+	"\fredo_seconds\x18\a \x01(\rR\vredoSeconds\"\x85\x01\n" +
 	"\x04Hide\x12\x0e\n" +
 	"\x02ip\x18\x01 \x01(\tR\x02ip\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -1943,7 +2263,18 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\acluster\x18\a \x01(\tR\acluster\"0\n" +
 	"\x05Probe\x12\x13\n" +
 	"\x05up_to\x18\x01 \x01(\x06R\x04upTo\x12\x12\n" +
-	"\x04made\x18\x02 \x01(\x06R\x04made\"\xde\x01\n" +
+	"\x04made\x18\x02 \x01(\x06R\x04made\"\x96\x01\n" +
+	"\bCheckKey\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x0e\n" +
+	"\x02ip\x18\x04 \x01(\tR\x02ip\x12\x12\n" +
+	"\x04port\x18\x05 \x01(\rR\x04port\x12\x18\n" +
+	"\acluster\x18\x06 \x01(\tR\acluster\"M\n" +
+	"\x05Check\x12\x18\n" +
+	"\ahealthy\x18\x01 \x01(\bR\ahealthy\x12\x12\n" +
+	"\x04made\x18\x02 \x01(\x06R\x04made\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xde\x01\n" +
 	"\x05Frame\x12%\n" +
 	"\x04life\x18\x01 \x01(\v2\x11.starling.v1.LifeR\x04life\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
@@ -2013,22 +2344,46 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\x06before\x18\x06 \x01(\v2\x15.starling.v1.InstanceR\x06before\x12+\n" +
 	"\x05after\x18\a \x01(\v2\x15.starling.v1.InstanceR\x05after\x12'\n" +
 	"\x03key\x18\b \x01(\v2\x15.starling.v1.InstanceR\x03key\"\x16\n" +
-	"\x14ServiceHashesRequest\"M\n" +
+	"\x14ServiceHashesRequest\"\x91\x01\n" +
 	"\x15ServiceHashesResponse\x124\n" +
-	"\bservices\x18\x01 \x03(\v2\x18.starling.v1.ServiceHashR\bservices\"\xb8\x01\n" +
+	"\bservices\x18\x01 \x03(\v2\x18.starling.v1.ServiceHashR\bservices\x12!\n" +
+	"\fraft_applied\x18\x02 \x01(\x04R\vraftApplied\x12\x1f\n" +
+	"\vraft_digest\x18\x03 \x01(\x06R\n" +
+	"raftDigest\"\xb8\x01\n" +
 	"\vServiceHash\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
 	"\aservice\x18\x03 \x01(\tR\aservice\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\x06R\x04hash\x12)\n" +
 	"\x10unchanged_millis\x18\x05 \x01(\x04R\x0funchangedMillis\x12\x1c\n" +
-	"\tinstances\x18\x06 \x01(\rR\tinstances2\xdc\x02\n" +
+	"\tinstances\x18\x06 \x01(\rR\tinstances\",\n" +
+	"\x10RaftApplyRequest\x12\x18\n" +
+	"\acommand\x18\x01 \x01(\fR\acommand\"\x91\x01\n" +
+	"\x11RaftApplyResponse\x12+\n" +
+	"\x06result\x18\x01 \x01(\v2\x13.starling.v1.ResultR\x06result\x12\x1d\n" +
+	"\n" +
+	"not_leader\x18\x02 \x01(\bR\tnotLeader\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\x12\x18\n" +
+	"\aunknown\x18\x04 \x01(\bR\aunknown\"\x12\n" +
+	"\x10RaftStateRequest\"\x83\x01\n" +
+	"\x13ConfirmProbeRequest\x12.\n" +
+	"\aservice\x18\x01 \x01(\v2\x14.starling.v1.ServiceR\aservice\x12\x0e\n" +
+	"\x02ip\x18\x02 \x01(\tR\x02ip\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x18\n" +
+	"\acluster\x18\x04 \x01(\tR\acluster\"^\n" +
+	"\x14ConfirmProbeResponse\x12\x14\n" +
+	"\x05known\x18\x01 \x01(\bR\x05known\x12\x18\n" +
+	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\xc9\x04\n" +
 	"\x04Peer\x126\n" +
 	"\x04Sync\x12\x14.starling.v1.Message\x1a\x14.starling.v1.Message(\x010\x01\x128\n" +
 	"\x04Pull\x12\x18.starling.v1.PullRequest\x1a\x14.starling.v1.Message0\x01\x12D\n" +
 	"\aForward\x12\x1b.starling.v1.ForwardRequest\x1a\x1c.starling.v1.ForwardResponse\x12D\n" +
 	"\aHistory\x12\x1b.starling.v1.HistoryRequest\x1a\x1c.starling.v1.HistoryResponse\x12V\n" +
-	"\rServiceHashes\x12!.starling.v1.ServiceHashesRequest\x1a\".starling.v1.ServiceHashesResponseB-Z+github.com/starling-registry/starling/protob\x06proto3"
+	"\rServiceHashes\x12!.starling.v1.ServiceHashesRequest\x1a\".starling.v1.ServiceHashesResponse\x12J\n" +
+	"\tRaftApply\x12\x1d.starling.v1.RaftApplyRequest\x1a\x1e.starling.v1.RaftApplyResponse\x12J\n" +
+	"\tRaftState\x12\x1d.starling.v1.RaftStateRequest\x1a\x1e.starling.v1.RaftStateResponse\x12S\n" +
+	"\fConfirmProbe\x12 .starling.v1.ConfirmProbeRequest\x1a!.starling.v1.ConfirmProbeResponseB-Z+github.com/starling-registry/starling/protob\x06proto3"
 
 var (
 	file_proto_peer_proto_rawDescOnce sync.Once
@@ -2042,7 +2397,7 @@ func file_proto_peer_proto_rawDescGZIP() []byte {
 	return file_proto_peer_proto_rawDescData
 }
 
-var file_proto_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_proto_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_proto_peer_proto_goTypes = []any{
 	(*Life)(nil),                  // 0: starling.v1.Life
 	(*Hello)(nil),                 // 1: starling.v1.Hello
@@ -2050,63 +2405,81 @@ var file_proto_peer_proto_goTypes = []any{
 	(*Record)(nil),                // 3: starling.v1.Record
 	(*PublicationKey)(nil),        // 4: starling.v1.PublicationKey
 	(*Publication)(nil),           // 5: starling.v1.Publication
-	(*Instance)(nil),              // 6: starling.v1.Instance
-	(*Hide)(nil),                  // 7: starling.v1.Hide
-	(*ProbeKey)(nil),              // 8: starling.v1.ProbeKey
-	(*Probe)(nil),                 // 9: starling.v1.Probe
-	(*Frame)(nil),                 // 10: starling.v1.Frame
-	(*Head)(nil),                  // 11: starling.v1.Head
-	(*Heads)(nil),                 // 12: starling.v1.Heads
-	(*Pull)(nil),                  // 13: starling.v1.Pull
-	(*Ack)(nil),                   // 14: starling.v1.Ack
-	(*PullRequest)(nil),           // 15: starling.v1.PullRequest
-	(*ForwardRequest)(nil),        // 16: starling.v1.ForwardRequest
-	(*ForwardResponse)(nil),       // 17: starling.v1.ForwardResponse
-	(*HistoryRequest)(nil),        // 18: starling.v1.HistoryRequest
-	(*HistoryResponse)(nil),       // 19: starling.v1.HistoryResponse
-	(*Event)(nil),                 // 20: starling.v1.Event
-	(*ServiceHashesRequest)(nil),  // 21: starling.v1.ServiceHashesRequest
-	(*ServiceHashesResponse)(nil), // 22: starling.v1.ServiceHashesResponse
-	(*ServiceHash)(nil),           // 23: starling.v1.ServiceHash
+	(*Hide)(nil),                  // 6: starling.v1.Hide
+	(*ProbeKey)(nil),              // 7: starling.v1.ProbeKey
+	(*Probe)(nil),                 // 8: starling.v1.Probe
+	(*CheckKey)(nil),              // 9: starling.v1.CheckKey
+	(*Check)(nil),                 // 10: starling.v1.Check
+	(*Frame)(nil),                 // 11: starling.v1.Frame
+	(*Head)(nil),                  // 12: starling.v1.Head
+	(*Heads)(nil),                 // 13: starling.v1.Heads
+	(*Pull)(nil),                  // 14: starling.v1.Pull
+	(*Ack)(nil),                   // 15: starling.v1.Ack
+	(*PullRequest)(nil),           // 16: starling.v1.PullRequest
+	(*ForwardRequest)(nil),        // 17: starling.v1.ForwardRequest
+	(*ForwardResponse)(nil),       // 18: starling.v1.ForwardResponse
+	(*HistoryRequest)(nil),        // 19: starling.v1.HistoryRequest
+	(*HistoryResponse)(nil),       // 20: starling.v1.HistoryResponse
+	(*Event)(nil),                 // 21: starling.v1.Event
+	(*ServiceHashesRequest)(nil),  // 22: starling.v1.ServiceHashesRequest
+	(*ServiceHashesResponse)(nil), // 23: starling.v1.ServiceHashesResponse
+	(*ServiceHash)(nil),           // 24: starling.v1.ServiceHash
+	(*RaftApplyRequest)(nil),      // 25: starling.v1.RaftApplyRequest
+	(*RaftApplyResponse)(nil),     // 26: starling.v1.RaftApplyResponse
+	(*RaftStateRequest)(nil),      // 27: starling.v1.RaftStateRequest
+	(*ConfirmProbeRequest)(nil),   // 28: starling.v1.ConfirmProbeRequest
+	(*ConfirmProbeResponse)(nil),  // 29: starling.v1.ConfirmProbeResponse
+	(*Instance)(nil),              // 30: starling.v1.Instance
+	(*Result)(nil),                // 31: starling.v1.Result
+	(*Service)(nil),               // 32: starling.v1.Service
+	(*RaftStateResponse)(nil),     // 33: starling.v1.RaftStateResponse
 }
 var file_proto_peer_proto_depIdxs = []int32{
 	0,  // 0: starling.v1.Hello.life:type_name -> starling.v1.Life
 	1,  // 1: starling.v1.Message.hello:type_name -> starling.v1.Hello
-	12, // 2: starling.v1.Message.heads:type_name -> starling.v1.Heads
-	10, // 3: starling.v1.Message.frame:type_name -> starling.v1.Frame
-	13, // 4: starling.v1.Message.pull:type_name -> starling.v1.Pull
-	14, // 5: starling.v1.Message.ack:type_name -> starling.v1.Ack
-	6,  // 6: starling.v1.Publication.instances:type_name -> starling.v1.Instance
-	7,  // 7: starling.v1.Publication.hides:type_name -> starling.v1.Hide
+	13, // 2: starling.v1.Message.heads:type_name -> starling.v1.Heads
+	11, // 3: starling.v1.Message.frame:type_name -> starling.v1.Frame
+	14, // 4: starling.v1.Message.pull:type_name -> starling.v1.Pull
+	15, // 5: starling.v1.Message.ack:type_name -> starling.v1.Ack
+	30, // 6: starling.v1.Publication.instances:type_name -> starling.v1.Instance
+	6,  // 7: starling.v1.Publication.hides:type_name -> starling.v1.Hide
 	0,  // 8: starling.v1.ProbeKey.of:type_name -> starling.v1.Life
 	0,  // 9: starling.v1.Frame.life:type_name -> starling.v1.Life
 	0,  // 10: starling.v1.Head.life:type_name -> starling.v1.Life
 	0,  // 11: starling.v1.Heads.life:type_name -> starling.v1.Life
-	11, // 12: starling.v1.Heads.heads:type_name -> starling.v1.Head
+	12, // 12: starling.v1.Heads.heads:type_name -> starling.v1.Head
 	0,  // 13: starling.v1.Pull.life:type_name -> starling.v1.Life
 	0,  // 14: starling.v1.Ack.life:type_name -> starling.v1.Life
-	13, // 15: starling.v1.PullRequest.pull:type_name -> starling.v1.Pull
-	20, // 16: starling.v1.HistoryResponse.events:type_name -> starling.v1.Event
+	14, // 15: starling.v1.PullRequest.pull:type_name -> starling.v1.Pull
+	21, // 16: starling.v1.HistoryResponse.events:type_name -> starling.v1.Event
 	0,  // 17: starling.v1.Event.origin:type_name -> starling.v1.Life
-	6,  // 18: starling.v1.Event.before:type_name -> starling.v1.Instance
-	6,  // 19: starling.v1.Event.after:type_name -> starling.v1.Instance
-	6,  // 20: starling.v1.Event.key:type_name -> starling.v1.Instance
-	23, // 21: starling.v1.ServiceHashesResponse.services:type_name -> starling.v1.ServiceHash
-	2,  // 22: starling.v1.Peer.Sync:input_type -> starling.v1.Message
-	15, // 23: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
-	16, // 24: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
-	18, // 25: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
-	21, // 26: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
-	2,  // 27: starling.v1.Peer.Sync:output_type -> starling.v1.Message
-	2,  // 28: starling.v1.Peer.Pull:output_type -> starling.v1.Message
-	17, // 29: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
-	19, // 30: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
-	22, // 31: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
-	27, // [27:32] is the sub-list for method output_type
-	22, // [22:27] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	30, // 18: starling.v1.Event.before:type_name -> starling.v1.Instance
+	30, // 19: starling.v1.Event.after:type_name -> starling.v1.Instance
+	30, // 20: starling.v1.Event.key:type_name -> starling.v1.Instance
+	24, // 21: starling.v1.ServiceHashesResponse.services:type_name -> starling.v1.ServiceHash
+	31, // 22: starling.v1.RaftApplyResponse.result:type_name -> starling.v1.Result
+	32, // 23: starling.v1.ConfirmProbeRequest.service:type_name -> starling.v1.Service
+	2,  // 24: starling.v1.Peer.Sync:input_type -> starling.v1.Message
+	16, // 25: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
+	17, // 26: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
+	19, // 27: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
+	22, // 28: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
+	25, // 29: starling.v1.Peer.RaftApply:input_type -> starling.v1.RaftApplyRequest
+	27, // 30: starling.v1.Peer.RaftState:input_type -> starling.v1.RaftStateRequest
+	28, // 31: starling.v1.Peer.ConfirmProbe:input_type -> starling.v1.ConfirmProbeRequest
+	2,  // 32: starling.v1.Peer.Sync:output_type -> starling.v1.Message
+	2,  // 33: starling.v1.Peer.Pull:output_type -> starling.v1.Message
+	18, // 34: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
+	20, // 35: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
+	23, // 36: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
+	26, // 37: starling.v1.Peer.RaftApply:output_type -> starling.v1.RaftApplyResponse
+	33, // 38: starling.v1.Peer.RaftState:output_type -> starling.v1.RaftStateResponse
+	29, // 39: starling.v1.Peer.ConfirmProbe:output_type -> starling.v1.ConfirmProbeResponse
+	32, // [32:40] is the sub-list for method output_type
+	24, // [24:32] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_proto_peer_proto_init() }
@@ -2114,6 +2487,8 @@ func file_proto_peer_proto_init() {
 	if File_proto_peer_proto != nil {
 		return
 	}
+	file_proto_instance_proto_init()
+	file_proto_raft_proto_init()
 	file_proto_peer_proto_msgTypes[2].OneofWrappers = []any{
 		(*Message_Hello)(nil),
 		(*Message_Heads)(nil),
@@ -2127,7 +2502,7 @@ func file_proto_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_peer_proto_rawDesc), len(file_proto_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

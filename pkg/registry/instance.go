@@ -43,11 +43,14 @@ type Instance struct {
 	Healthy  bool
 	Enabled  bool // false: hidden from subscribers and queries
 	Metadata Metadata
+	// Persistent: it is in the log of the cluster and stays until it is
+	// deregistered; else its client's lease keeps it.
+	Persistent bool
 }
 
 func (i *Instance) equal(o *Instance) bool {
 	return i == o || i.InstanceKey == o.InstanceKey && i.ID == o.ID && i.Weight == o.Weight &&
-		i.Healthy == o.Healthy && i.Enabled == o.Enabled && slices.Equal(i.Metadata, o.Metadata)
+		i.Healthy == o.Healthy && i.Enabled == o.Enabled && i.Persistent == o.Persistent && slices.Equal(i.Metadata, o.Metadata)
 }
 
 // Metadata is a map as a slice sorted by key: smaller than a map, and always
@@ -105,6 +108,10 @@ type Override struct {
 	Enabled  *bool
 	Weight   *float64
 	Metadata Metadata // wins key by key
+	// Sticky: it stays whatever becomes of the instance.
+	Sticky bool
+	// Revision is the index of the log entry that wrote it.
+	Revision uint64
 }
 
 func (o *Override) apply(i *Instance) *Instance {

@@ -37,9 +37,53 @@ type Shown struct {
 }
 
 // ServiceMeta is what an operator says about a service.
+// It is immutable.
 type ServiceMeta struct {
+	Persistent       bool    // its instances are; else they are ephemeral
 	ProtectThreshold float64 // 0…1: protection starts at this share of healthy hosts
 	Selector         Selector
+	Metadata         Metadata
+	Clusters         map[string]*ClusterMeta // by name; of those that are not there, the defaults hold
+}
+
+// ClusterMeta is what an operator says about a cluster of a service: how its
+// persistent instances are checked. It is immutable.
+type ClusterMeta struct {
+	Name            string
+	Checker         Checker
+	CheckPort       int  // unless UseInstancePort
+	UseInstancePort bool // check the port that the instance has
+	Metadata        Metadata
+}
+
+// Types of a [Checker]. An instance with another one is never checked.
+const (
+	CheckTCP   = "TCP"
+	CheckHTTP  = "HTTP"
+	CheckMySQL = "MYSQL"
+	CheckNone  = "NONE" // health is what it was registered with, or an operator says
+)
+
+// A Checker is a kind of health check with its settings.
+type Checker struct {
+	Type          string
+	Path, Headers string // of HTTP; headers as name:value|name:value
+	ExpectedCode  int    // of HTTP
+	// Of MySQL.
+	User, Password, Command string
+}
+
+// DefaultClusterMeta holds for a cluster that nobody has described (semantics V14).
+func DefaultClusterMeta(name string) *ClusterMeta {
+	return &ClusterMeta{Name: name, Checker: Checker{Type: CheckTCP}, CheckPort: 80, UseInstancePort: true}
+}
+
+// Cluster is what holds for a cluster. m may be nil.
+func (m *ServiceMeta) Cluster(name string) *ClusterMeta {
+	if m != nil && m.Clusters[name] != nil {
+		return m.Clusters[name]
+	}
+	return DefaultClusterMeta(name)
 }
 
 // A Filter is what a reader asks of a service. The zero Filter asks for all
