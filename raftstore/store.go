@@ -18,6 +18,10 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
+// closeTime is how long Close waits for the library, once nothing can be under
+// way but calls of the disk.
+const closeTime = 10 * time.Second
+
 // A Store is this node's part of the group.
 type Store struct {
 	opts    Options
@@ -273,9 +277,9 @@ func (s *Store) Close(ctx context.Context) error {
 	select {
 	case err := <-down:
 		s.lastErr = err
-	case <-ctx.Done():
+	case <-time.After(closeTime):
 		// A disk that hangs holds the library's goroutines, and the file is theirs.
-		s.lastErr = fmt.Errorf("raftstore: close: %w", context.Cause(ctx))
+		s.lastErr = errors.New("raftstore: close: the disk does not answer")
 		return s.lastErr
 	}
 	s.raft.DeregisterObserver(s.observer)
