@@ -7,6 +7,9 @@ import (
 	pb "github.com/starling-registry/starling/proto"
 )
 
+// CommandVersion is in options.go of the group.
+const CommandVersion = 1
+
 // Store stands here until the group of nodes is there.
 type Store struct {
 	fsm   *fsm
