@@ -27,33 +27,24 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("raftstore: backup: %w", err)
 	}
-	snap, err := s.fsm.Snapshot()
-	if err != nil {
-		return fmt.Errorf("raftstore: backup: %w", err)
-	}
-	defer snap.Release()
-	if err := snap.Persist(&sink{ctx: ctx, Writer: w}); err != nil {
+	if err := s.fsm.backup(&bounded{ctx, w}); err != nil {
 		return fmt.Errorf("raftstore: backup: %w", err)
 	}
 	return nil
 }
 
-// A sink takes a snapshot that is nobody's file here.
-type sink struct {
+// A bounded writer ends with a context.
+type bounded struct {
 	ctx context.Context
-	io.Writer
+	to  io.Writer
 }
 
-func (s *sink) Write(b []byte) (int, error) {
-	if s.ctx.Err() != nil {
-		return 0, context.Cause(s.ctx)
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
 	}
-	return s.Writer.Write(b)
+	return b.to.Write(p)
 }
-
-func (*sink) Close() error  { return nil }
-func (*sink) Cancel() error { return nil }
-func (*sink) ID() string    { return "backup" }
 
 // Restore replaces the tables of the whole cluster by those of a backup. It is
 // refused where there is something already, unless forced. The nodes and their
@@ -75,7 +66,7 @@ func (s *Store) Restore(ctx context.Context, r io.Reader, force bool) error {
 	}
 	defer os.Remove(path)
 	defer f.Close()
-	size, err := io.Copy(&sink{ctx: ctx, Writer: f}, r)
+	size, err := io.Copy(&bounded{ctx, f}, r)
 	if err != nil {
 		return fmt.Errorf("raftstore: restore: %w", explain(path, err))
 	}
