@@ -809,6 +809,63 @@ func TestRepeat(t *testing.T) {
 	})
 }
 
+// Once a command may have been written, later tries that were not do not make
+// it unwritten.
+func TestUnknownStays(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		p := g.others(leader.id)[0]
+		p.lose = func(method string) bool {
+			if method != "RaftApply" {
+				return false
+			}
+			for _, o := range g.others(p.id) {
+				g.net.Cut(p.id, o.id)
+			}
+			return true
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := p.store.PutSwitch(ctx, "x", "1"); !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNoLeader) {
+			t.Errorf("%v", err)
+		}
+		if leader.store.Switches()["x"] != "1" {
+			t.Error("it was not even written")
+		}
+		p.lose = nil
+		if err := p.put("y", "1"); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("the next write: %v", err)
+		}
+	})
+}
+
+// A node is not ready before it has what the leader had.
+func TestReadyWhenCaughtUp(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		away := g.others(leader.id)[0]
+		g.kill(away.id)
+		for i := range 200 {
+			g.mustPut(leader.id, fmt.Sprint("s", i), strings.Repeat("x", 1000))
+		}
+		goal := leader.store.Status().Applied
+		g.net.SetLink(leader.id, away.id, simnet.Link{Delay: 20 * time.Millisecond, Bandwidth: 100 << 10})
+		g.start(away.id)
+		said := map[string]bool{}
+		g.await("ready", 20*time.Second, func() bool {
+			ok, why := away.store.CaughtUp()
+			said[why] = true
+			if st := away.store.Status(); ok && st.Applied < goal {
+				t.Fatalf("ready at %d of %d", st.Applied, goal)
+			}
+			return ok
+		})
+		if len(said) < 3 {
+			t.Errorf("reasons: %v", said)
+		}
+	})
+}
+
 // A follower that was away gets a snapshot when the log does not reach back.
 func TestFarBehind(t *testing.T) {
 	bubble(t, "a b c", func(t *testing.T, g *group) {
