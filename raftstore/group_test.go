@@ -866,6 +866,39 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 	})
 }
 
+// A node gets no vote before it has the log; and it gets the log over a slow
+// link, too: 512 entries of these at once would take longer than a request may.
+func TestVoteWhenCaughtUp(t *testing.T) {
+	bubble(t, "a b", func(t *testing.T, g *group) {
+		g.start("a")
+		a, b := g.peers["a"], g.peers["b"]
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		g.awaitLeader()
+		for i := range 3 * closeEnough {
+			g.mustPut("a", fmt.Sprint("s", i), strings.Repeat("x", 1000))
+		}
+		g.net.SetLink("a", "b", simnet.Link{Delay: 20 * time.Millisecond, Bandwidth: 150 << 10})
+		g.start("b")
+		joined := 0
+		g.await("a vote", time.Minute, func() bool {
+			if a.servers() == "a/b" {
+				joined++
+			}
+			voter := a.servers() == "a b/"
+			if st := b.store.Status(); voter && st.Last+closeEnough < a.store.Status().Commit-5 { // the vote is an entry, too
+				t.Fatalf("a vote at %d of %d", st.Last, a.store.Status().Commit)
+			}
+			return voter
+		})
+		if joined < 10 {
+			t.Errorf("it was without a vote %d times", joined)
+		}
+		g.awaitEqual(time.Minute)
+	})
+}
+
 // A follower that was away gets a snapshot when the log does not reach back.
 func TestFarBehind(t *testing.T) {
 	bubble(t, "a b c", func(t *testing.T, g *group) {
