@@ -27,6 +27,9 @@ import (
 //	clock    high-water mark of the registry's clock, decimal
 //
 //	cluster-id         32 hex digits, once the cluster has one
+//	founders           of the cluster, while this node begins its log; see SaveFounders
+//	raft/              the log (package raftstore)
+//	raft-begun         says that raft/ had something in it
 //	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
 //
@@ -161,6 +164,49 @@ func (d *DataDir) ClusterID() (string, error) {
 // SaveClusterID keeps the id for all later starts.
 func (d *DataDir) SaveClusterID(id string) error {
 	return d.write("cluster-id", id)
+}
+
+// SaveFounders is called by the node that makes the id of a cluster, before it
+// keeps the id: these are the first voters of the log. If it crashes before the
+// log has begun, its next start begins it.
+func (d *DataDir) SaveFounders(ids []string) error {
+	return d.write("founders", strings.Join(ids, " "))
+}
+
+// Founders are those of a log that this node has to begin; none else.
+func (d *DataDir) Founders() []string {
+	s, err := d.read("founders")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(s)
+}
+
+// LogBegun says that the log holds something, and no founders are needed any
+// more.
+func (d *DataDir) LogBegun() error {
+	if _, err := d.root.Stat("raft-begun"); errors.Is(err, fs.ErrNotExist) {
+		if err := d.write("raft-begun", "the directory raft belongs to this node and holds its votes"); err != nil {
+			return err
+		}
+	}
+	if err := d.root.Remove("founders"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data directory %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// LogDir is the directory of the log. A log that was there and is gone stops
+// the start: a node that has forgotten its votes could elect two leaders
+// (cluster C2).
+func (d *DataDir) LogDir() (string, error) {
+	dir := filepath.Join(d.path, "raft")
+	if _, err := d.root.Stat("raft-begun"); err == nil {
+		if _, err := d.root.Stat("raft"); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("data directory %s: the log (raft) is gone, and with it what this node has promised the others: restore it from a backup of the whole directory, or move the whole directory away to join as a new node", d.path)
+		}
+	}
+	return dir, nil
 }
 
 // A Known member is one line of the file members: id, gossip address, and the
