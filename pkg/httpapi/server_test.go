@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,6 +42,18 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o := DefaultOptions()
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
+	edits := map[registry.InstanceKey]registry.Override{}
+	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error {
+		if was := edits[at]; merge {
+			edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
+			if edit.Metadata == nil {
+				edit.Metadata = was.Metadata
+			}
+		}
+		edits[at] = edit
+		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: &edit, Cause: registry.CauseOperator}}}})
+		return nil
+	}
 	for _, c := range change {
 		c(&o)
 	}

@@ -264,6 +264,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
+	hs.Edit = edits(reg)
 	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, ready: ready, started: time.Now()}
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router = ops.native(draining), ops.router()
