@@ -33,7 +33,18 @@ type fixture struct {
 }
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
-	f := &fixture{registry: registry.New(registry.DefaultOptions()), metrics: prometheus.NewRegistry()}
+	f := &fixture{metrics: prometheus.NewRegistry()}
+	// In place of the log of the cluster.
+	edits := map[registry.InstanceKey]registry.Override{}
+	edit := func(key registry.ServiceKey, at registry.InstanceKey, is *registry.Override, cause registry.Cause) {
+		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: is, Cause: cause}}}})
+	}
+	ro := registry.DefaultOptions()
+	ro.OverrideOver = func(e registry.Edit) {
+		delete(edits, e.InstanceKey)
+		edit(e.Service, e.InstanceKey, nil, e.Cause)
+	}
+	f.registry = registry.New(ro)
 	core, logs := observer.New(zap.DebugLevel)
 	f.logs = logs
 	ho := health.DefaultOptions()
@@ -42,16 +53,15 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o := DefaultOptions()
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
-	edits := map[registry.InstanceKey]registry.Override{}
-	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error {
+	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, is registry.Override, merge bool) error {
 		if was := edits[at]; merge {
-			edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
-			if edit.Metadata == nil {
-				edit.Metadata = was.Metadata
+			is.Enabled, is.Weight = cmp.Or(is.Enabled, was.Enabled), cmp.Or(is.Weight, was.Weight)
+			if is.Metadata == nil {
+				is.Metadata = was.Metadata
 			}
 		}
-		edits[at] = edit
-		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: &edit, Cause: registry.CauseOperator}}}})
+		edits[at] = is
+		edit(key, at, &is, registry.CauseOperator)
 		return nil
 	}
 	for _, c := range change {

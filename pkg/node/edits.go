@@ -10,27 +10,50 @@ import (
 
 // edits keeps operators' edits on this node alone: it takes the place of the
 // log of the cluster.
-func edits(reg *registry.Registry) func(context.Context, registry.ServiceKey, registry.InstanceKey, registry.Override, bool) error {
-	type at struct {
-		registry.ServiceKey
-		registry.InstanceKey
-	}
-	var mu sync.Mutex
-	revision := uint64(0)
-	made := map[at]registry.Override{}
-	return func(_ context.Context, key registry.ServiceKey, k registry.InstanceKey, edit registry.Override, merge bool) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if was := made[at{key, k}]; merge {
-			edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
-			if edit.Metadata == nil {
-				edit.Metadata = was.Metadata
-			}
+type edits struct {
+	registry *registry.Registry
+
+	mu       sync.Mutex
+	revision uint64
+	made     map[edited]registry.Override
+}
+
+type edited struct {
+	service registry.ServiceKey
+	registry.InstanceKey
+}
+
+func (e *edits) put(_ context.Context, key registry.ServiceKey, k registry.InstanceKey, is registry.Override, merge bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if was := e.made[edited{key, k}]; merge {
+		is.Enabled, is.Weight = cmp.Or(is.Enabled, was.Enabled), cmp.Or(is.Weight, was.Weight)
+		if is.Metadata == nil {
+			is.Metadata = was.Metadata
 		}
-		revision++
-		edit.Revision = revision
-		made[at{key, k}] = edit
-		reg.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &edit, Cause: registry.CauseOperator}}}})
-		return nil
 	}
+	e.revision++
+	is.Revision = e.revision
+	if e.made == nil {
+		e.made = map[edited]registry.Override{}
+	}
+	e.made[edited{key, k}] = is
+	e.commit(key, k, &is, registry.CauseOperator)
+	return nil
+}
+
+// end lets go of edits that have not been made anew.
+func (e *edits) end(over ...registry.Edit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, o := range over {
+		if at := (edited{o.Service, o.InstanceKey}); e.made[at].Revision == o.Revision {
+			delete(e.made, at)
+			e.commit(o.Service, o.InstanceKey, nil, o.Cause)
+		}
+	}
+}
+
+func (e *edits) commit(key registry.ServiceKey, k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
+	e.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: is, Cause: cause}}}})
 }

@@ -160,14 +160,15 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 		if c.Described {
 			s.meta, n.durable, deleted = c.Meta, true, c.Meta == nil
 		}
+		// What becomes of the instance is the reason, not of the edit with it.
+		for _, o := range c.Overrides {
+			s.setOverride(o.InstanceKey, o.Is, now)
+			touches(o.InstanceKey, o.Cause, o.Clock)
+		}
 		for _, i := range c.Instances {
 			n.durable = true
 			r.persistLocked(s, i.InstanceKey, i.Is, now)
 			touches(i.InstanceKey, i.Cause, i.Clock)
-		}
-		for _, o := range c.Overrides {
-			s.setOverride(o.InstanceKey, o.Is, now)
-			touches(o.InstanceKey, o.Cause, o.Clock)
 		}
 	}
 	n.changed = r.showLocked(sh, s, touched, now, by...)
