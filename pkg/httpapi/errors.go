@@ -30,6 +30,7 @@ type apiError struct {
 	shape  shape
 	text   string // native: "code: message"
 	hint   string // native only: what to do about it
+	server string // native only: whom to ask instead; mostly ""
 }
 
 func (e *apiError) Error() string { return e.text }
@@ -108,7 +109,7 @@ func errNative(message, hint string) error {
 
 func errNoNative(r *http.Request) error {
 	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": the native API has no " + clip(r.URL.EscapedPath()),
-		hint: "this release has /members, /cluster, /self-preservation/end, /hashes, /history and /drain below " + api.Path}
+		hint: "this release has /members, /members/remove, /cluster, /self-preservation/end, /hashes, /history, /drain, /raft, /backup and /restore below " + api.Path}
 }
 
 func errNativeMethod(r *http.Request, allowed string) error {
@@ -121,6 +122,21 @@ func errNativeTooLarge(maxBytes int64) error {
 		hint: "the requests of this API take less than 100"}
 }
 
+func errContentType(want string) error {
+	return &apiError{status: http.StatusUnsupportedMediaType, shape: native, text: api.CodeContentType + ": the body must be " + want,
+		hint: "send Content-Type: " + want}
+}
+
+func errBackupTooLarge(maxBytes int64) error {
+	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the backup is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
+		hint: "a setting of the node raises it"}
+}
+
+func errStillAlive(name string) error {
+	return &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": " + clip(name) + " is alive, and would be taken in again at once",
+		hint: "stop it first, with SIGTERM"}
+}
+
 // errUnreachable: the client is kept by another node. Whether that has carried
 // out the request is not known.
 func errUnreachable(node string) error {
@@ -130,8 +146,10 @@ func errUnreachable(node string) error {
 var (
 	errCrossSite = &apiError{status: http.StatusForbidden, shape: native, text: api.CodeForbidden + ": a browser sent this from another site",
 		hint: "use the command line, or a page of this server"}
-	errContentType = &apiError{status: http.StatusUnsupportedMediaType, shape: native, text: api.CodeContentType + ": the body must be application/json",
-		hint: "send Content-Type: application/json"}
+	errRestoring = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": another restore is under way",
+		hint: "wait until it is over"}
+	errBackupHead = &apiError{status: http.StatusMethodNotAllowed, shape: native, text: api.CodeMethod + ": HEAD is not for a backup: it would be made in vain",
+		hint: "use GET"}
 	errNotInNode = &apiError{status: http.StatusNotImplemented, shape: native, text: api.CodeNotOffered + ": this node does not offer this",
 		hint: "ask a node of a release that has it"}
 	errNativeInternal = &apiError{status: http.StatusInternalServerError, shape: native, text: api.CodeInternal + ": something went wrong in the server",
@@ -181,6 +199,9 @@ func (e *apiError) write(w http.ResponseWriter, r *http.Request) {
 		b := nacos.AppendString([]byte(`{"error":{"code":`), code)
 		b = nacos.AppendString(append(b, `,"message":`...), message)
 		b = nacos.AppendString(append(b, `,"hint":`...), e.hint)
+		if e.server != "" {
+			b = nacos.AppendString(append(b, `,"server":`...), e.server)
+		}
 		writeJSON(w, e.status, append(b, "}}"...))
 	default:
 		writeText(w, r, e.status, e.text)

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
@@ -74,12 +73,11 @@ func (s *Server) update(w http.ResponseWriter, r *http.Request, p params) error 
 	if err != nil {
 		return err
 	}
-	edit := &registry.Override{Enabled: &inst.Enabled, Weight: &inst.Weight, Metadata: inst.Metadata}
-	err = s.opts.Registry.Override(key, inst.InstanceKey, edit)
-	if errors.Is(err, registry.ErrNoService) {
+	if !s.opts.Registry.Exists(key) {
 		return errNoService(key, p.flag(true, "ephemeral"))
 	}
-	if err != nil {
+	edit := registry.Override{Enabled: &inst.Enabled, Weight: &inst.Weight, Metadata: inst.Metadata}
+	if err := s.opts.Edit(r.Context(), key, inst.InstanceKey, edit, false); err != nil {
 		return err
 	}
 	return writeOK(w, r)
@@ -106,11 +104,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, p params) error {
 	if edit.Enabled == nil && edit.Weight == nil && edit.Metadata == nil {
 		return writeOK(w, r)
 	}
-	err = s.opts.Registry.Amend(key, at, edit)
-	if errors.Is(err, registry.ErrNoService) { // it went meanwhile
-		return errNoInstances(key, at.Cluster)
-	}
-	if err != nil {
+	if err := s.opts.Edit(r.Context(), key, at, edit, true); err != nil {
 		return err
 	}
 	return writeOK(w, r)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,8 +22,7 @@ import (
 type Registry interface {
 	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
 	Snapshot(registry.ServiceKey) *registry.Snapshot
-	Override(registry.ServiceKey, registry.InstanceKey, *registry.Override) error
-	Amend(registry.ServiceKey, registry.InstanceKey, registry.Override) error
+	Exists(registry.ServiceKey) bool
 	Stats() registry.Stats
 }
 
@@ -37,6 +37,9 @@ type Beats interface {
 type Options struct {
 	Registry Registry
 	Beats    Beats
+	// Edit lays an operator's edit over an instance, in place of an earlier
+	// one; merge: what is nil stays as it was.
+	Edit func(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)

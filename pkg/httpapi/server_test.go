@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,7 +33,18 @@ type fixture struct {
 }
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
-	f := &fixture{registry: registry.New(registry.DefaultOptions()), metrics: prometheus.NewRegistry()}
+	f := &fixture{metrics: prometheus.NewRegistry()}
+	// In place of the log of the cluster.
+	edits := map[registry.InstanceKey]registry.Override{}
+	edit := func(key registry.ServiceKey, at registry.InstanceKey, is *registry.Override, cause registry.Cause) {
+		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: is, Cause: cause}}}})
+	}
+	ro := registry.DefaultOptions()
+	ro.OverrideOver = func(e registry.Edit) {
+		delete(edits, e.InstanceKey)
+		edit(e.Service, e.InstanceKey, nil, e.Cause)
+	}
+	f.registry = registry.New(ro)
 	core, logs := observer.New(zap.DebugLevel)
 	f.logs = logs
 	ho := health.DefaultOptions()
@@ -40,6 +53,17 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o := DefaultOptions()
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
+	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, is registry.Override, merge bool) error {
+		if was := edits[at]; merge {
+			is.Enabled, is.Weight = cmp.Or(is.Enabled, was.Enabled), cmp.Or(is.Weight, was.Weight)
+			if is.Metadata == nil {
+				is.Metadata = was.Metadata
+			}
+		}
+		edits[at] = is
+		edit(key, at, &is, registry.CauseOperator)
+		return nil
+	}
 	for _, c := range change {
 		c(&o)
 	}
