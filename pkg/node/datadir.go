@@ -185,7 +185,7 @@ func (d *DataDir) Founders() []string {
 // LogBegun says that the log holds something, and no founders are needed any
 // more.
 func (d *DataDir) LogBegun() error {
-	if _, err := d.root.Stat("raft-begun"); errors.Is(err, fs.ErrNotExist) {
+	if !d.logHasBegun() {
 		if err := d.write("raft-begun", "the directory raft belongs to this node and holds its votes"); err != nil {
 			return err
 		}
@@ -196,12 +196,17 @@ func (d *DataDir) LogBegun() error {
 	return nil
 }
 
+func (d *DataDir) logHasBegun() bool {
+	_, err := d.root.Stat("raft-begun")
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // LogDir is the directory of the log. A log that was there and is gone stops
 // the start: a node that has forgotten its votes could elect two leaders
 // (cluster C2).
 func (d *DataDir) LogDir() (string, error) {
 	dir := filepath.Join(d.path, "raft")
-	if _, err := d.root.Stat("raft-begun"); err == nil {
+	if d.logHasBegun() {
 		if _, err := d.root.Stat("raft"); errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("data directory %s: the log (raft) is gone, and with it what this node has promised the others: restore it from a backup of the whole directory, or move the whole directory away to join as a new node", d.path)
 		}

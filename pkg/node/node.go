@@ -24,6 +24,7 @@ import (
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
+	"github.com/starling-registry/starling/raftstore"
 )
 
 // ErrOutlived ends a node of whose present life others know more than it has
@@ -91,15 +92,23 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	n.later("gRPC listener", func(context.Context) error { return closed(grpcListener.Close()) })
 	n.http, n.grpc = httpListener.Addr(), grpcListener.Addr()
+	var raftListener net.Listener
+	if opts.isCluster() {
+		if raftListener, err = opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.RaftPort))); err != nil {
+			return nil, fmt.Errorf("cannot listen for Raft on --bind %s, --raft-port %d (it follows from --port %d): %w", opts.Bind, opts.RaftPort, opts.Port, err)
+		}
+		n.later("Raft listener", func(context.Context) error { return closed(raftListener.Close()) })
+	}
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	// The registry tells the push engine what changed, and the replicator what
-	// clients of this node wrote.
+	// The registry tells the push engine what changed, the replicator what
+	// clients of this node wrote, and the prober what is to be checked.
+	var prober *health.Prober
+	overs := make(chan struct{}, 1)
 	var engine *push.Engine
 	var replicator *distro.Replicator
-	var edited edits
 	life := registry.Life{Node: dir.NodeID, Epoch: dir.Epoch}
 	reg := registry.New(registry.Options{
 		Clock:           clock,
@@ -112,9 +121,9 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
 		Presence:        func(key registry.ServiceKey) { engine.MarkPresence(key) },
 		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
-		OverrideOver:    func(e registry.Edit) { edited.end(e) },
+		Durable:         func(key registry.ServiceKey) { prober.Changed(key) },
+		OverrideOver:    func(registry.Edit) { mark(overs) },
 	})
-	edited.registry = reg
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
 	engine = push.New(push.Options{
@@ -136,6 +145,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	pulse := newPulse(opts.Freeze, func(d time.Duration) {
 		closed := sdks.HandleClosed()
 		beats.Stalled()
+		prober.Stalled()
 		replicator.Stalled()
 		log.Warn("this process stood still; what is overdue counts from now", zap.Duration("for", d), zap.Int("closedConnections", closed))
 	})
@@ -146,6 +156,11 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	var web *httpapi.Server
 	var peers distro.Peers = alone{}
 	var members *cluster.Cluster
+	var store *raftstore.Store
+	clusterID, err := dir.ClusterID()
+	if err != nil {
+		return nil, err
+	}
 	if opts.isCluster() {
 		co, err := opts.clusterOptions(dir, cluster.Handlers{
 			Message:   func(from string, v cluster.Via, msg []byte) { replicator.Message(from, via(v), msg) },
@@ -156,15 +171,21 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			Calls: map[string]func(context.Context, string, []byte) ([]byte, error){
 				"Forward":       func(ctx context.Context, _ string, body []byte) ([]byte, error) { return web.Forwarded(ctx, body) },
 				"History":       func(_ context.Context, _ string, body []byte) ([]byte, error) { return answerHistory(reg, body) },
-				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock) },
+				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock, store) },
+				"RaftApply":     func(ctx context.Context, from string, body []byte) ([]byte, error) { return store.ServeApply(ctx, from, body) },
+				"RaftState":     func(ctx context.Context, from string, body []byte) ([]byte, error) { return store.ServeState(ctx, from, body) },
+				"ConfirmProbe":  func(ctx context.Context, _ string, body []byte) ([]byte, error) { return answerConfirm(ctx, prober, body) },
 			},
 			Members: func(v *cluster.View) {
 				replicator.Members(distroMembers(v))
+				store.Changed()
 			},
-			ClusterID: func(id string) {
-				if err := dir.SaveClusterID(id); err != nil {
+			ClusterID: func(id string, founders []string) error {
+				err := found(dir, store, id, founders)
+				if err != nil {
 					n.fail(err)
 				}
+				return err
 			},
 		}, metrics)
 		if err != nil {
@@ -200,6 +221,41 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	beats = health.NewBeats(ho)
 
+	// The log: what must survive. It is read, and shown by the registry, before
+	// anybody may ask.
+	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, started: time.Now()}
+	po := health.DefaultProbeOptions()
+	po.Registry, po.Life, po.Now = reg, life, clock.Now
+	po.Owns = func(key string) bool { return members == nil || replicator.Owner(key) == dir.NodeID }
+	po.Report, po.Forget, po.Confirm = replicator.WriteCheck, replicator.ForgetCheck, ops.confirm
+	po.Enabled = func() bool { return store.Switches()[healthSwitch] != "false" }
+	po.Awake, po.Interval, po.Timeout, po.Rate, po.Strikes = pulse.awake, opts.CheckInterval, opts.CheckTimeout, opts.CheckRate, opts.CheckStrikes
+	po.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return opts.Dial(ctx, addr) }
+	po.Logger, po.Metrics = log.Named("health"), metrics
+	prober = health.NewProber(po)
+	ro, err := opts.raftOptions(dir)
+	if err != nil {
+		return nil, err
+	}
+	ro.ID, ro.Projection, ro.Clock, ro.Awake = dir.NodeID, reg, clock, pulse.awake
+	ro.ClusterID = func() string { return clusterID }
+	ro.Members = func() []raftstore.Member { return raftMembers(ops.view()) }
+	if members != nil {
+		ro.ClusterID = members.ClusterID
+		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), members.Call
+	}
+	ro.Superseded = func() { n.fail(ErrSuperseded) }
+	ro.Failed = func(err error) { n.fail(fmt.Errorf("the log of the cluster: %w", err)) }
+	ro.Logger, ro.Metrics = log.Named("raft"), metrics
+	if store, err = raftstore.Open(ro); err != nil {
+		return nil, err
+	}
+	n.later("log", func(ctx context.Context) error { return store.Close(ctx) })
+	ops.store = store
+	if err := opts.ownCluster(dir, store, clusterID); err != nil {
+		return nil, err
+	}
+
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	n.later("loops", func(context.Context) error { stopLoops(); wg.Wait(); return nil })
@@ -219,9 +275,17 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			})
 		})
 	}
-	every("sweep", opts.SweepPeriod, func() {
-		reg.Sweep()
-		edited.end(reg.AbsentOverrides()...)
+	every("sweep", opts.SweepPeriod, reg.Sweep)
+	every("log", 5*time.Second, func() {
+		if store.Status().Last == 0 {
+			return // nobody has taken this node in yet
+		}
+		if err := dir.LogBegun(); err != nil {
+			log.Error("that the log has begun cannot be noted", zap.Error(err))
+		}
+	})
+	wg.Go(func() {
+		pprof.Do(loops, pprof.Labels("loop", "node.edits"), func(ctx context.Context) { endEdits(ctx, store, reg, overs, opts.SweepPeriod, log) })
 	})
 	every("clock", 5*time.Second, func() {
 		if err := dir.SaveClock(reg.HighWater()); err != nil {
@@ -242,8 +306,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 				return false, "the nodes of --join do not take this one in, its log says why: they have another secret (--gossip-key-file), or belong to another cluster (correct --join, or start with an empty --data-dir to become one of them)"
 			}
 		}
-		return replicator.Ready()
+		if ok, reason := replicator.Ready(); !ok {
+			return false, reason
+		}
+		return store.CaughtUp()
 	}
+	ops.ready = ready
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push = reg, engine
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
@@ -270,8 +338,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
-	hs.Edit = edited.put
-	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, ready: ready, started: time.Now()}
+	hs.Edit = store.PutOverride
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router = ops.native(draining), ops.router()
 	hs.Counts = func() httpapi.Counts {
@@ -344,6 +411,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// Nobody is judged for beats that cannot arrive any more.
 	beats.Start()
 	n.later("health", func(context.Context) error { beats.Stop(); return nil })
+	prober.Start()
+	n.later("health checks", func(context.Context) error { prober.Stop(); return nil })
 
 	serving.Store(true)
 	n.later("drain", func(ctx context.Context) error { draining.run(ctx); serving.Store(false); return nil })

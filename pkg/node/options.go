@@ -272,6 +272,9 @@ type Options struct {
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	Gossip memberlist.Transport
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// NoSync leaves it to the machine when the log reaches the disk: a
+	// simulation ends processes, never the machine.
+	NoSync bool
 	// Freeze is called, with no lock held, wherever the node looks whether it
 	// stood still. A simulation stops the node by not returning; nil else.
 	Freeze func()

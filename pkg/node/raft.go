@@ -2,8 +2,11 @@ package node
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/starling-registry/starling/cluster"
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/health"
 	"github.com/starling-registry/starling/pkg/registry"
 	starlingv1 "github.com/starling-registry/starling/proto"
@@ -24,19 +28,23 @@ import (
 var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): the log is set aside; start this node again, it gets what the others have")
 
 // raftOptions has everything but what Start must fill in.
-func (o *Options) raftOptions() raftstore.Options {
+func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
 	r := raftstore.DefaultOptions()
+	var err error
+	if r.Dir, err = dir.LogDir(); err != nil {
+		return r, err
+	}
 	r.Heartbeat, r.Election, r.Lease = o.RaftHeartbeat, o.RaftHeartbeat, o.RaftHeartbeat/2
 	r.ReplaceAfter, r.RemoveLeftAfter = o.RaftReplaceAfter, o.RaftRemoveAfter
 	r.SnapshotEvery, r.SnapshotEntries, r.SnapshotBytes = o.RaftSnapshotEvery, uint64(o.RaftSnapshotEntries), int64(o.RaftSnapshotBytes)
 	r.CaughtUpWithin = o.CatchUp
 	r.NoSync = o.NoSync
-	return r
+	return r, nil
 }
 
-// raftListener is the port for Raft, encrypted as all that nodes say to each
+// encrypted is the port for Raft, encrypted as all that nodes say to each
 // other.
-func raftListener(l net.Listener, members *cluster.Cluster) net.Listener {
+func encrypted(l net.Listener, members *cluster.Cluster) net.Listener {
 	if c := members.ServerTLS(); c != nil {
 		return tls.NewListener(l, c)
 	}
@@ -81,54 +89,98 @@ func raftMembers(v *cluster.View) []raftstore.Member {
 	return ms
 }
 
-// beginLog begins the log of a new cluster.
-func beginLog(dir *DataDir, store *raftstore.Store, founders []string) error {
+// found keeps the id of the cluster. The node that has made it also begins the
+// log, once for all founders (cases C25): what it wrote first says so, should
+// it crash in between.
+func found(dir *DataDir, store *raftstore.Store, id string, founders []string) error {
+	if founders != nil {
+		if err := dir.SaveFounders(firstVoters(dir.NodeID, founders)); err != nil {
+			return err
+		}
+	}
+	if err := dir.SaveClusterID(id); err != nil {
+		return err
+	}
+	return beginLog(dir, store)
+}
+
+// beginLog begins the log if there are founders.
+func beginLog(dir *DataDir, store *raftstore.Store) error {
+	founders := dir.Founders()
+	if founders == nil {
+		return nil
+	}
 	if err := store.Bootstrap(founders); err != nil {
 		return err
 	}
 	return dir.LogBegun()
 }
 
-// mostEnded bounds the ends of operators' edits that wait for the log. Beyond it
-// they are not told: such an edit ends when its instance has been absent for
-// long enough.
-const mostEnded = 10_000
+// firstVoters are the founders that get a vote (design §8), the node that makes
+// the cluster among them. The others follow.
+func firstVoters(self string, founders []string) []string {
+	most := len(founders)
+	switch {
+	case most >= 5:
+		most = 5
+	case most >= 3:
+		most = 3
+	}
+	voters := []string{self}
+	for _, id := range founders {
+		if id != self && len(voters) < most {
+			voters = append(voters, id)
+		}
+	}
+	slices.Sort(voters)
+	return voters
+}
+
+// ownCluster makes a cluster of the node itself if it is to be one: its ports
+// for others are closed, or its data directory is of a release that kept no
+// log.
+func (o *Options) ownCluster(dir *DataDir, store *raftstore.Store, id string) error {
+	switch {
+	case !o.isCluster() && id == "":
+		made := make([]byte, 16)
+		rand.Read(made) // never fails
+		return found(dir, store, hex.EncodeToString(made), []string{dir.NodeID})
+	case id != "" && o.expected() == 1 && len(o.Join) == 0 && len(dir.Members()) == 0 && store.Status().Last == 0 && !dir.logHasBegun():
+		return found(dir, store, id, []string{dir.NodeID})
+	case id != "":
+		return beginLog(dir, store)
+	}
+	return nil
+}
 
 // endEdits tells the log which edits of operators are over: at once what clients
 // on this node have deregistered, and on the leader what has been absent for
-// long (design §4: one decision, not one timer for each node).
-func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan registry.Edit, period time.Duration, log *zap.Logger) {
+// long (design §4: one decision, not one timer for each node). What the log does
+// not take comes again with the next sweep.
+func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, log *zap.Logger) {
 	sweep := time.NewTicker(period)
 	defer sweep.Stop()
-	var waiting []registry.Edit
 	for {
+		var ended []registry.Edit
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-over:
-			waiting = append(waiting, e)
-			for more := true; more && len(waiting) < mostEnded; {
-				select {
-				case e := <-over:
-					waiting = append(waiting, e)
-				default:
-					more = false
-				}
-			}
+		case <-over:
+			ended = reg.EndedOverrides()
 		case <-sweep.C:
+			ended = reg.EndedOverrides()
 			if store.Leads() {
-				waiting = append(waiting, reg.AbsentOverrides()...)
+				ended = append(ended, reg.AbsentOverrides()...)
 			}
 		}
-		for len(waiting) > 0 {
-			some := waiting[:min(len(waiting), 500)]
-			if err := store.EndOverrides(ctx, some); err != nil {
-				// With the next sweep.
-				log.Debug("edits that are over are not ended in the log yet", zap.Int("edits", len(waiting)), zap.Error(err))
-				waiting = slices.Clip(waiting[:min(len(waiting), mostEnded)])
+		for some := range slices.Chunk(ended, 500) {
+			within, cancel := context.WithTimeout(ctx, period)
+			err := store.EndOverrides(within, some)
+			cancel()
+			if err != nil {
+				log.Debug("edits that are over are not ended in the log yet", zap.Int("edits", len(ended)), zap.Error(err))
 				break
 			}
-			waiting = waiting[len(some):]
 		}
 	}
 }
@@ -174,4 +226,97 @@ func answerConfirm(ctx context.Context, prober *health.Prober, body []byte) ([]b
 	return proto.Marshal(&r)
 }
 
-var _ = http.StatusOK
+// Raft tells the log as this node sees it.
+func (o *operations) Raft() api.Raft {
+	s := o.store.Status()
+	r := api.Raft{Cluster: o.clusterID(), Node: o.life.Node, Name: o.opts.Name, At: time.Now().UTC(), Role: s.Role, Leader: s.Leader,
+		Term: s.Term, Commit: s.Commit, Applied: s.Applied, Last: s.Last, Digest: hex64(s.Digest), Generation: s.Generation,
+		VotersWanted: s.Wanted, Quorum: s.Quorum, AliveVoters: s.AliveVoters, Stale: s.Stale, LogBytes: s.LogBytes,
+		Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
+	r.LeaderName, r.LeaderServer = o.nameAndServer(s.Leader)
+	for _, server := range s.Servers {
+		as := api.RaftServer{ID: server.ID, Voter: server.Voter}
+		if m, ok := o.view().Member(server.ID); ok {
+			as.Name, as.State = m.Name, m.State.String()
+		}
+		r.Servers = append(r.Servers, as)
+	}
+	return r
+}
+
+func (o *operations) nameAndServer(id string) (name, server string) {
+	m, ok := o.view().Member(id)
+	if !ok {
+		return "", ""
+	}
+	return m.Name, net.JoinHostPort(m.Host, strconv.Itoa(m.HTTPPort))
+}
+
+// leads refuses what only the leader can do, and says who that is.
+func (o *operations) leads() error {
+	if o.store.Leads() {
+		return nil
+	}
+	leader := o.store.Status().Leader
+	if leader == "" || leader == o.life.Node {
+		return noLeader()
+	}
+	name, server := o.nameAndServer(leader)
+	return &api.Error{Status: http.StatusConflict, Code: api.CodeNotLeader, Message: "this node does not lead the log, " + name + " does", Hint: "ask " + server, Server: server}
+}
+
+func noLeader() error {
+	return &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader: " + raftstore.NoLeaderText,
+		Hint: "starling raft shows which voters are missing; if they are gone for good: starling recover"}
+}
+
+// logError is an error of the store for somebody who asks over the native API.
+func logError(err error) error {
+	switch {
+	case errors.Is(err, raftstore.ErrNoLeader), errors.Is(err, raftstore.ErrUnknownOutcome):
+		return noLeader()
+	case errors.Is(err, raftstore.ErrNotEmpty):
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
+	case errors.Is(err, raftstore.ErrNotFound):
+		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Hint: "starling raft shows the nodes that the log is kept on"}
+	case errors.Is(err, raftstore.ErrInvalid):
+		return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error(), Hint: "the file must be one that starling backup has written, whole"}
+	}
+	return err
+}
+
+func (o *operations) Backup(ctx context.Context, w io.Writer) error {
+	if err := o.leads(); err != nil {
+		return err
+	}
+	return logError(o.store.Backup(ctx, w))
+}
+
+func (o *operations) Restore(ctx context.Context, backup io.Reader, force bool) (api.Restored, error) {
+	if err := o.leads(); err != nil {
+		return api.Restored{}, err
+	}
+	if err := o.store.Restore(ctx, backup, force); err != nil {
+		return api.Restored{}, logError(err)
+	}
+	s := o.store.Status()
+	return api.Restored{Node: o.life.Node, Name: o.opts.Name, Applied: s.Applied, Digest: hex64(s.Digest), Rows: s.Rows}, nil
+}
+
+func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, error) {
+	if err := o.leads(); err != nil {
+		return api.Removed{}, err
+	}
+	name, _ := o.nameAndServer(id)
+	if err := o.store.RemoveServer(ctx, id); err != nil {
+		return api.Removed{}, logError(err)
+	}
+	s := o.store.Status()
+	r := api.Removed{ID: id, Name: name, Quorum: s.Quorum, AliveVoters: s.AliveVoters}
+	for _, server := range s.Servers {
+		if server.Voter {
+			r.Voters++
+		}
+	}
+	return r, nil
+}
