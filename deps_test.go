@@ -55,6 +55,11 @@ var imports = []struct {
 	// see cluster.
 	{"distro", []string{"pkg/registry", "proto"},
 		[]string{zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"}, nil},
+	// Like distro it is told of nodes. The registry is where its tables show.
+	{"raftstore", []string{"pkg/registry", "proto"},
+		[]string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog", zap, prometheus,
+			"google.golang.org/protobuf", "github.com/cespare/xxhash/v2"},
+		[]string{module + "/test/simnet"}},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 
 	// Of proto only the Hello: what else goes through it is bytes.
@@ -63,11 +68,11 @@ var imports = []struct {
 
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
-	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
+	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus, "github.com/go-sql-driver/mysql"}, nil},
 	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus, "golang.org/x/sys/unix"}, nil},
 	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos", "pkg/api", "proto"}, []string{zap, prometheus, "google.golang.org/protobuf/proto"}, []string{module + "/pkg/health"}},
 
-	{"pkg/node", []string{"proto", "cluster", "distro", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
+	{"pkg/node", []string{"proto", "cluster", "distro", "raftstore", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
 		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist", "google.golang.org/protobuf/proto"}, nil},
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},

@@ -54,4 +54,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
 
+// raft-boltdb v2.3.1 imports go-metrics/compat, which v0.7.0 no longer has;
+// memberlist and raft ask for that one and use nothing of it that v0.6.1 lacks. To
+// be dropped with the release of raft-boltdb that does without.
 replace github.com/hashicorp/go-metrics => github.com/hashicorp/go-metrics v0.6.1

@@ -77,7 +77,30 @@ func Open(dir string) (*DataDir, error) {
 	return d, nil
 }
 
-func (d *DataDir) open() error {
+// openOffline opens a directory for somebody who is no node: it is locked, but no
+// epoch begins. It must be that of a node.
+func openOffline(dir string) (*DataDir, error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %s: %w", dir, err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	d := &DataDir{path: path, root: root}
+	if d.NodeID, err = d.read("node-id"); err != nil {
+		err = fmt.Errorf("--data-dir: %s is not the data directory of a node: %w", path, err)
+	} else {
+		err = d.takeLock()
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+func (d *DataDir) takeLock() error {
 	var err error
 	if d.lock, err = d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("data directory %s: cannot make its lock: %w", d.path, err)
@@ -89,7 +112,13 @@ func (d *DataDir) open() error {
 	} else if err != nil {
 		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
 	}
+	return nil
+}
 
+func (d *DataDir) open() error {
+	if err := d.takeLock(); err != nil {
+		return err
+	}
 	storedEpoch, err := d.readNumber("epoch", "write into it a number above all epochs of this node, such as the milliseconds since 1970 (date +%s%3N)")
 	if err != nil {
 		return err

@@ -172,9 +172,15 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 				"Forward":       func(ctx context.Context, _ string, body []byte) ([]byte, error) { return web.Forwarded(ctx, body) },
 				"History":       func(_ context.Context, _ string, body []byte) ([]byte, error) { return answerHistory(reg, body) },
 				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock, store) },
-				"RaftApply":     func(ctx context.Context, from string, body []byte) ([]byte, error) { return store.ServeApply(ctx, from, body) },
-				"RaftState":     func(ctx context.Context, from string, body []byte) ([]byte, error) { return store.ServeState(ctx, from, body) },
-				"ConfirmProbe":  func(ctx context.Context, _ string, body []byte) ([]byte, error) { return answerConfirm(ctx, prober, body) },
+				"RaftApply": func(ctx context.Context, from string, body []byte) ([]byte, error) {
+					return store.ServeApply(ctx, from, body)
+				},
+				"RaftState": func(ctx context.Context, from string, body []byte) ([]byte, error) {
+					return store.ServeState(ctx, from, body)
+				},
+				"ConfirmProbe": func(ctx context.Context, _ string, body []byte) ([]byte, error) {
+					return answerConfirm(ctx, prober, body)
+				},
 			},
 			Members: func(v *cluster.View) {
 				replicator.Members(distroMembers(v))

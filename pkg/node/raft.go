@@ -320,3 +320,14 @@ func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, 
 	}
 	return r, nil
 }
+
+// healthSwitch is the name under which Nacos keeps whether instances are checked
+// at all (semantics H20).
+const healthSwitch = "healthCheckEnabled"
+
+func mark(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
