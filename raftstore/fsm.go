@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/raft"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -34,16 +33,13 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
+	warned     time.Time // of raft's goroutine
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
 }
 
 func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
-	// A log full of what this release cannot read says so once a minute.
-	log = log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
-	}))
 	return &fsm{projection: p, clock: clock, log: log, tables: newTables()}
 }
 
@@ -71,11 +67,20 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 	most := registry.StampAt(f.clock.Wall() + maxAhead.Milliseconds())
 	if newest > most {
-		f.log.Warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
+		f.warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
 	}
 	f.clock.Adopt(min(newest, most)) // what is written here from now on is newer
 	if len(changes) > 0 {
 		f.projection.Commit(changes)
+	}
+}
+
+// warn speaks once a minute: the log may be full of what this release cannot
+// read.
+func (f *fsm) warn(what string, fields ...zap.Field) {
+	if now := time.Now(); now.Sub(f.warned) >= time.Minute {
+		f.warned = now
+		f.log.Warn(what, fields...)
 	}
 }
 
@@ -90,10 +95,10 @@ func (f *fsm) applyLocked(l *raft.Log, b *batch) *pb.Result {
 	r := &pb.Result{}
 	switch err := proto.Unmarshal(l.Data, &cmd); {
 	case err != nil:
-		f.log.Error("entry of the log cannot be read, it is left out", zap.Uint64("index", l.Index), zap.Error(err))
+		f.warn("entry of the log cannot be read, it is left out", zap.Uint64("index", l.Index), zap.Error(err))
 		r = invalid(err)
 	case cmd.GetVersion() > CommandVersion:
-		f.log.Error("entry of the log is of a newer release, it is left out", zap.Uint64("index", l.Index), zap.Uint32("version", cmd.GetVersion()))
+		f.warn("entry of the log is of a newer release, it is left out", zap.Uint64("index", l.Index), zap.Uint32("version", cmd.GetVersion()))
 		r = refuse(pb.Result_NOT_UNDERSTOOD, "command of version %d, this release knows %d", cmd.GetVersion(), CommandVersion)
 	case len(cmd.GetId()) != len(commandID{}) || cmd.GetClock() == 0:
 		r = invalid(errNoID)

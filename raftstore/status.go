@@ -21,7 +21,7 @@ type Status struct {
 	Generation uint64 // counts the recoveries from a lost quorum, from 1; 0: this node has joined none yet
 
 	Servers      []Server // by id
-	Wanted       int      // voters that there should be; 0: only the leader knows
+	Wanted       int      // voters that there should be of so many nodes
 	Quorum       int      // of the voters
 	AliveVoters  int
 	Stale        bool // it serves tables that may be behind: it has not caught up, or there is no leader
