@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,7 +180,7 @@ func (r *remote) writeRaft(nodes []*logNode) error {
 	} else {
 		fmt.Fprintf(w, "%s leads. ", safe(called.of(best.Leader)))
 	}
-	fmt.Fprintf(w, "%d of %s alive; a write needs %d. The log holds %s.\n", best.AliveVoters, count(voters, "voter is", "voters are"), best.Quorum, rowsText(best.Rows))
+	fmt.Fprintf(w, "%d of %s alive; a write needs %d. The log holds: %s.\n", best.AliveVoters, count(voters, "voter is", "voters are"), best.Quorum, rowsText(best.Rows))
 	if voters < best.VotersWanted {
 		fmt.Fprintf(w, "There should be %d: the rest become voters as soon as they are alive and have caught up.\n", best.VotersWanted)
 	}
@@ -253,26 +254,16 @@ func judgeRaft(nodes []*logNode, best *api.Raft, called nodeNames) error {
 	return errors.Join(errs...)
 }
 
-// rowsText tells what tables hold: "3 instances, 1 service".
+// rowsText tells what tables hold: "instances 3, services 1".
 func rowsText(rows map[string]int) string {
 	var parts []string
-	for _, kind := range rowKinds(rows) {
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
 		if rows[kind] > 0 {
-			parts = append(parts, strconv.Itoa(rows[kind])+" "+safe(kind))
+			parts = append(parts, safe(kind)+" "+strconv.Itoa(rows[kind]))
 		}
 	}
 	if len(parts) == 0 {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// rowKinds are in alphabetical order.
-func rowKinds(rows map[string]int) []string {
-	kinds := make([]string, 0, len(rows))
-	for kind := range rows {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	return kinds
 }

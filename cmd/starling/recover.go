@@ -92,7 +92,9 @@ Exit status 0: done. 1: not done, without --yes too.`,
 	f.StringVar(&dir, "data-dir", "", "data directory of the node, which must not run (default $STARLING_DATA_DIR)")
 	f.BoolVar(&yes, "yes", false, "do it")
 	f.BoolVar(&asJSON, "json", false, "print JSON instead of a table")
-	noFiles(c)
+	if err := c.RegisterFlagCompletionFunc("data-dir", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)); err != nil {
+		panic("BUG: " + err.Error())
+	}
 	return c
 }
 
