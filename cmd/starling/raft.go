@@ -27,7 +27,8 @@ accounts. Ephemeral instances are not in it.
   ROLE     leader: it takes the writes; follower; candidate: it looks for votes;
            joining: it knows of no log yet; failed: its disk takes no more
   COMMIT   entries up to this one are safe: a majority of the voters has them on disk
-  APPLIED  entries up to this one are carried out on this node
+  APPLIED  the newest entry that has changed the tables of this node. Some entries
+           change none, so it may stay below COMMIT
   DIGEST   a sum over the tables: at the same APPLIED equal on all nodes
   LOG      what it takes on disk; SNAPSHOT: when that was last cut short
 
@@ -149,9 +150,9 @@ func (r *remote) writeRaft(nodes []*logNode) error {
 		switch {
 		case n.Log == nil:
 			fmt.Fprintf(w, "%s: %s\n", safe(cmp.Or(n.Name, n.Server)), safe(n.Error))
-		case n.Log.Stale:
+		case n.Log.Stale && (n.Log.Generation == 0 || n.Log.Generation == best.Generation):
 			fmt.Fprintf(w, "%s serves what may be old: it has no leader, or has not caught up with it yet.\n", safe(called.of(n.ID)))
-		case n.Log.Generation < best.Generation:
+		case n.Log.Generation != 0 && n.Log.Generation < best.Generation:
 			fmt.Fprintf(w, "%s still has the log from before a recovery. Start it again: it then takes the new one.\n", safe(called.of(n.ID)))
 		}
 	}
