@@ -1,0 +1,121 @@
+package raftstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
+)
+
+// nobody reads what is committed.
+type nobody struct{}
+
+func (nobody) Commit([]registry.Change) {}
+
+// registrations are n instances in services of 20.
+func registrations(n int) []*raft.Log {
+	logs := make([]*raft.Log, n)
+	for i := range logs {
+		id := binary.BigEndian.AppendUint64(make([]byte, 8), uint64(i+1))
+		data, err := proto.Marshal(&pb.Command{Id: id, Clock: uint64(registry.StampAt(1_700_000_000_000 + int64(i))), Version: 1,
+			Op: &pb.Command_PutInstance{PutInstance: &pb.PutInstance{
+				Service: &pb.Service{Namespace: "public", Group: "DEFAULT_GROUP", Name: fmt.Sprintf("com.example.shop.service-%d", i/20)},
+				Instance: &pb.Instance{Ip: fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), Port: 8080, Cluster: "DEFAULT",
+					Id:     fmt.Sprintf("10.%d.%d.%d#8080#DEFAULT#DEFAULT_GROUP@@com.example.shop.service-%d", i>>16, i>>8&255, i&255, i/20),
+					Weight: 1, Healthy: true, Enabled: true, Metadata: []string{"preserved.register.source", "SPRING_CLOUD", "version", "1.4.2"}}}}})
+		if err != nil {
+			panic(err)
+		}
+		logs[i] = &raft.Log{Index: uint64(i + 1), Type: raft.LogCommand, Data: data}
+	}
+	return logs
+}
+
+func benchFSM() *fsm { return newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop()) }
+
+func applyAll(f *fsm, logs []*raft.Log, batch int) {
+	for len(logs) > 0 {
+		n := min(batch, len(logs))
+		f.ApplyBatch(logs[:n])
+		logs = logs[n:]
+	}
+}
+
+func BenchmarkApply(b *testing.B) {
+	for _, batch := range []int{1, 64} {
+		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
+			logs := registrations(20_000)
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				if n++; n%len(logs) == 1 {
+					b.StopTimer()
+					f := benchFSM()
+					b.StartTimer()
+					applyAll(f, logs, batch)
+					n += len(logs) - 1
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n/len(logs)*len(logs)), "ns/command")
+		})
+	}
+}
+
+// BenchmarkRestore reads 100,000 instances, and says what one takes in memory.
+func BenchmarkRestore(b *testing.B) {
+	f := benchFSM()
+	applyAll(f, registrations(100_000), 512)
+	var file bytes.Buffer
+	if err := f.backup(&file); err != nil {
+		b.Fatal(err)
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	into := benchFSM()
+	if err := into.Restore(io.NopCloser(bytes.NewReader(file.Bytes()))); err != nil {
+		b.Fatal(err)
+	}
+	perRow := float64(heap()-before) / 100_000
+	runtime.KeepAlive(into)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := benchFSM().Restore(io.NopCloser(bytes.NewReader(file.Bytes()))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(perRow, "B/row")
+	b.ReportMetric(float64(file.Len())/100_000, "B/row-file")
+}
+
+// BenchmarkSnapshot is how long nothing is applied.
+func BenchmarkSnapshot(b *testing.B) {
+	f := benchFSM()
+	applyAll(f, registrations(100_000), 512)
+	for b.Loop() {
+		f.freeze()
+	}
+}
+
+func BenchmarkPersist(b *testing.B) {
+	f := benchFSM()
+	applyAll(f, registrations(100_000), 512)
+	for b.Loop() {
+		if err := f.backup(io.Discard); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

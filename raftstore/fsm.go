@@ -1,0 +1,170 @@
+package raftstore
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
+)
+
+// A Projection shows the tables to readers.
+type Projection interface {
+	// Commit is called on the goroutine that applies the log, in its order,
+	// with each service at most once. It must not block. What it is given is
+	// not changed any more.
+	Commit([]registry.Change)
+}
+
+// maxAhead is how far the clock of this node follows the stamps of the log
+// beyond the clock of the machine. They are kept as they are all the same: what
+// the tables hold must not depend on who applies.
+const maxAhead = 24 * time.Hour
+
+// An fsm applies the log of the cluster to the tables of this node. It is a
+// [raft.BatchingFSM]; raft calls it on one goroutine.
+type fsm struct {
+	projection Projection
+	clock      *registry.Clock
+	log        *zap.Logger
+	warned     time.Time // of raft's goroutine
+
+	mu     sync.RWMutex
+	tables *tables // changed by raft's goroutine only, which needs no lock to read them
+}
+
+func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
+	return &fsm{projection: p, clock: clock, log: log, tables: newTables()}
+}
+
+// Apply returns a *pb.Result.
+func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch returns a *pb.Result for each command, nil for other entries.
+func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	results := make([]any, len(logs))
+	var b batch
+	f.mu.Lock()
+	for n, l := range logs {
+		if l.Type == raft.LogCommand {
+			results[n] = f.applyLocked(l, &b)
+		}
+	}
+	newest := f.tables.newest
+	f.mu.Unlock()
+	f.show(newest, b.changes)
+	return results
+}
+
+// show comes after the lock, and before anybody hears of a result: who has
+// written reads what he wrote.
+func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
+	most := registry.StampAt(f.clock.Wall() + maxAhead.Milliseconds())
+	if newest > most {
+		f.warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
+	}
+	f.clock.Adopt(min(newest, most)) // what is written here from now on is newer
+	if len(changes) > 0 {
+		f.projection.Commit(changes)
+	}
+}
+
+// warn speaks once a minute: the log may be full of what this release cannot
+// read.
+func (f *fsm) warn(what string, fields ...zap.Field) {
+	if now := time.Now(); now.Sub(f.warned) >= time.Minute {
+		f.warned = now
+		f.log.Warn(what, fields...)
+	}
+}
+
+var errNoID = errors.New("a command needs an id of 16 bytes and a clock")
+
+func (f *fsm) applyLocked(l *raft.Log, b *batch) *pb.Result {
+	t := f.tables
+	// Positions grow even if a backup of a longer log was restored: revisions
+	// of edits are compared.
+	t.index = max(l.Index, t.index+1)
+	var cmd pb.Command
+	r := &pb.Result{}
+	switch err := proto.Unmarshal(l.Data, &cmd); {
+	case err != nil:
+		f.warn("entry of the log cannot be read, it is left out", zap.Uint64("index", l.Index), zap.Error(err))
+		r = invalid(err)
+	case cmd.GetVersion() > CommandVersion:
+		f.warn("entry of the log is of a newer release, it is left out", zap.Uint64("index", l.Index), zap.Uint32("version", cmd.GetVersion()))
+		r = refuse(pb.Result_NOT_UNDERSTOOD, "command of version %d, this release knows %d", cmd.GetVersion(), CommandVersion)
+	case len(cmd.GetId()) != len(commandID{}) || cmd.GetClock() == 0:
+		r = invalid(errNoID)
+	default:
+		id := commandID(cmd.GetId())
+		if again := t.done.find(id); again != nil {
+			return again
+		}
+		t.newest = max(t.newest, registry.Stamp(cmd.GetClock()))
+		if refused := t.carryOut(&cmd, b); refused != nil {
+			r = refused
+		}
+		t.keep(doneRow{id: id, code: r.GetCode(), index: t.index, text: r.GetText()})
+	}
+	r.Index = t.index
+	return r
+}
+
+// Snapshot returns quickly: Persist runs beside what is applied from now on.
+func (f *fsm) Snapshot() (raft.FSMSnapshot, error) { return f.freeze(), nil }
+
+func (f *fsm) freeze() *frozen {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.tables.freeze()
+}
+
+// Restore replaces the tables, and tells what differs. A snapshot that cannot
+// be read to its end changes nothing.
+func (f *fsm) Restore(r io.ReadCloser) error {
+	next, err := readTables(r)
+	if err != nil {
+		return err
+	}
+	changes := difference(f.tables, next)
+	f.mu.Lock()
+	f.tables = next
+	f.mu.Unlock()
+	f.show(next.newest, changes)
+	return nil
+}
+
+// digest tells of all rows, up to the last command that was applied. Two nodes
+// with the same index have the same sum.
+func (f *fsm) digest() (index, sum uint64) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.tables.index, f.tables.sum
+}
+
+// rows counts the rows by kind, but for the results of commands.
+func (f *fsm) rows() map[string]int {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.tables.rows()
+}
+
+// empty reports whether nothing is kept but results of commands.
+func (f *fsm) empty() bool {
+	for _, n := range f.rows() {
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// backup writes the tables as they are now, as a snapshot.
+func (f *fsm) backup(w io.Writer) error { return f.freeze().write(w) }

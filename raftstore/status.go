@@ -1,0 +1,32 @@
+package raftstore
+
+import "time"
+
+// A Server is a node of the configuration of the log.
+type Server struct {
+	ID    string
+	Voter bool
+	Alive bool // as membership sees it
+}
+
+// Status is what a store can say of itself and of the group.
+type Status struct {
+	Role       string // leader, follower, candidate, joining (it knows of no configuration), failed
+	Leader     string // id; "": none is known
+	Term       uint64
+	Commit     uint64 // index of the newest entry that a quorum has, as far as this node knows
+	Applied    uint64 // index up to which the tables are, and what Digest is of
+	Digest     uint64
+	Last       uint64 // index of the newest entry
+	Generation uint64 // counts the recoveries from a lost quorum, from 1; 0: this node has joined none yet
+
+	Servers      []Server // by id
+	Wanted       int      // voters that there should be of so many nodes
+	Quorum       int      // of the voters
+	AliveVoters  int
+	Stale        bool // it serves tables that may be behind: it has not caught up, or there is no leader
+	LogBytes     int64
+	LastSnapshot time.Time // zero: there is none
+	SnapshotSize int64
+	Rows         map[string]int // of the tables, by kind
+}
