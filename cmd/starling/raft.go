@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,8 @@ accounts. Ephemeral instances are not in it.
   ROLE     leader: it takes the writes; follower; candidate: it looks for votes;
            joining: it knows of no log yet; failed: its disk takes no more
   COMMIT   entries up to this one are safe: a majority of the voters has them on disk
-  APPLIED  entries up to this one are carried out on this node
+  APPLIED  the newest entry that has changed the tables of this node. Some entries
+           change none, so it may stay below COMMIT
   DIGEST   a sum over the tables: at the same APPLIED equal on all nodes
   LOG      what it takes on disk; SNAPSHOT: when that was last cut short
 
@@ -148,9 +150,9 @@ func (r *remote) writeRaft(nodes []*logNode) error {
 		switch {
 		case n.Log == nil:
 			fmt.Fprintf(w, "%s: %s\n", safe(cmp.Or(n.Name, n.Server)), safe(n.Error))
-		case n.Log.Stale:
+		case n.Log.Stale && (n.Log.Generation == 0 || n.Log.Generation == best.Generation):
 			fmt.Fprintf(w, "%s serves what may be old: it has no leader, or has not caught up with it yet.\n", safe(called.of(n.ID)))
-		case n.Log.Generation < best.Generation:
+		case n.Log.Generation != 0 && n.Log.Generation < best.Generation:
 			fmt.Fprintf(w, "%s still has the log from before a recovery. Start it again: it then takes the new one.\n", safe(called.of(n.ID)))
 		}
 	}
@@ -179,7 +181,7 @@ func (r *remote) writeRaft(nodes []*logNode) error {
 	} else {
 		fmt.Fprintf(w, "%s leads. ", safe(called.of(best.Leader)))
 	}
-	fmt.Fprintf(w, "%d of %s alive; a write needs %d. The log holds %s.\n", best.AliveVoters, count(voters, "voter is", "voters are"), best.Quorum, rowsText(best.Rows))
+	fmt.Fprintf(w, "%d of %s alive; a write needs %d. The log holds: %s.\n", best.AliveVoters, count(voters, "voter is", "voters are"), best.Quorum, rowsText(best.Rows))
 	if voters < best.VotersWanted {
 		fmt.Fprintf(w, "There should be %d: the rest become voters as soon as they are alive and have caught up.\n", best.VotersWanted)
 	}
@@ -253,26 +255,16 @@ func judgeRaft(nodes []*logNode, best *api.Raft, called nodeNames) error {
 	return errors.Join(errs...)
 }
 
-// rowsText tells what tables hold: "3 instances, 1 service".
+// rowsText tells what tables hold: "instances 3, services 1".
 func rowsText(rows map[string]int) string {
 	var parts []string
-	for _, kind := range rowKinds(rows) {
+	for _, kind := range slices.Sorted(maps.Keys(rows)) {
 		if rows[kind] > 0 {
-			parts = append(parts, strconv.Itoa(rows[kind])+" "+safe(kind))
+			parts = append(parts, safe(kind)+" "+strconv.Itoa(rows[kind]))
 		}
 	}
 	if len(parts) == 0 {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// rowKinds are in alphabetical order.
-func rowKinds(rows map[string]int) []string {
-	kinds := make([]string, 0, len(rows))
-	for kind := range rows {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	return kinds
 }

@@ -31,14 +31,15 @@ by itself. This does it by hand: the log in DIR becomes that of the cluster, and
 node the only voter. The other nodes take it from there by themselves.
 
 Writes that the lost nodes had and this one had not are lost; no other are. If one of
-the lost nodes can still be started, start it instead.
+the lost nodes can still be started, start it instead. Never recover two nodes: the log
+of one of them would be thrown away when they meet.
 
   1. Stop all nodes that are left, or leave them stopped.
   2. On each, run it without --yes: that only shows what there is. The one with the
      highest last term, and of these with the highest last entry, has the most.
   3. On that one run it with --yes, then start it as always.
-  4. Start the others as always. A node with an older log moves that aside and says
-     that it has to be started again: then it takes the new one.
+  4. Start the others as always. They notice that their log is an older one, put it
+     aside and take the new one.
 
 starling raft then shows a leader. The lost nodes are no voters any more; new ones join
 as always. A lost node that does come back throws away its log in the same way.
@@ -92,7 +93,9 @@ Exit status 0: done. 1: not done, without --yes too.`,
 	f.StringVar(&dir, "data-dir", "", "data directory of the node, which must not run (default $STARLING_DATA_DIR)")
 	f.BoolVar(&yes, "yes", false, "do it")
 	f.BoolVar(&asJSON, "json", false, "print JSON instead of a table")
-	noFiles(c)
+	if err := c.RegisterFlagCompletionFunc("data-dir", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)); err != nil {
+		panic("BUG: " + err.Error())
+	}
 	return c
 }
 

@@ -27,7 +27,7 @@ type Raft struct {
 
 	Term    uint64 `json:"term"`
 	Commit  uint64 `json:"commit"`  // entries up to this one are safe
-	Applied uint64 `json:"applied"` // entries up to this one are carried out
+	Applied uint64 `json:"applied"` // newest entry that has changed the tables; some change none
 	Last    uint64 `json:"last"`    // newest entry
 	Digest  string `json:"digest"`  // sum over the tables; at the same applied entry equal on all nodes
 	// Generation grows with each recovery from a lost quorum; 0: the node has

@@ -116,10 +116,9 @@ func (s *Server) restorer() handler {
 		}
 		defer busy.Unlock()
 		control := http.NewResponseController(w)
-		_ = control.SetWriteDeadline(time.Time{}) // not all writers of tests have one
 		s.log.Warn("a backup is to be restored", zap.String("peer", r.RemoteAddr), zap.Bool("force", force), zap.Int64("bytes", r.ContentLength))
 		restored, err := n.Restore(r.Context(), &upload{r: http.MaxBytesReader(nil, r.Body, limit), control: control}, force)
-		_ = control.SetWriteDeadline(time.Now().Add(transferPause))
+		_ = control.SetWriteDeadline(time.Now().Add(transferPause)) // not all writers of tests have one
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return errBackupTooLarge(limit)
 		}
