@@ -25,7 +25,6 @@ type Registry interface {
 
 	Exists(registry.ServiceKey) bool
 	Kind(registry.ServiceKey) registry.ServiceKind
-	Services(namespace, group string) []string
 	ServicesIn(namespace string) []registry.ServiceKey
 }
 

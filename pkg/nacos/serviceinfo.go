@@ -93,7 +93,7 @@ func appendHost(b []byte, i *registry.Instance, grouped string, forceHealthy boo
 	b = appendFloat(append(b, `,"weight":`...), i.Weight)
 	b = appendBool(b, `,"healthy":`, i.Healthy || forceHealthy)
 	b = appendBool(b, `,"enabled":`, i.Enabled)
-	b = append(b, `,"ephemeral":true`...)
+	b = appendBool(b, `,"ephemeral":`, !i.Persistent)
 	b = AppendString(append(b, `,"clusterName":`...), i.Cluster)
 	b = AppendString(append(b, `,"serviceName":`...), grouped)
 	b = AppendMetadata(append(b, `,"metadata":`...), i.Metadata)

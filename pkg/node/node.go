@@ -99,6 +99,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// clients of this node wrote.
 	var engine *push.Engine
 	var replicator *distro.Replicator
+	edited := newMemLog(clock)
 	life := registry.Life{Node: dir.NodeID, Epoch: dir.Epoch}
 	reg := registry.New(registry.Options{
 		Clock:           clock,
@@ -111,7 +112,9 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
 		Presence:        func(key registry.ServiceKey) { engine.MarkPresence(key) },
 		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
+		OverrideOver:    func(e registry.Edit) { edited.end(e) },
 	})
+	edited.registry = reg
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
 	engine = push.New(push.Options{
@@ -216,7 +219,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			})
 		})
 	}
-	every("sweep", opts.SweepPeriod, reg.Sweep)
+	every("sweep", opts.SweepPeriod, func() {
+		reg.Sweep()
+		for _, e := range reg.AbsentOverrides() {
+			edited.end(e)
+		}
+	})
 	every("clock", 5*time.Second, func() {
 		if err := dir.SaveClock(reg.HighWater()); err != nil {
 			log.Error("the clock's high-water mark cannot be saved; after a restart with an earlier wall clock, clients may take lists for old", zap.Error(err))
@@ -240,6 +248,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push = reg, engine
+	gs.Persistent, gs.Explain = edited, explainSDK
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
 		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
@@ -264,6 +273,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
+	hs.Durable, hs.Explain = edited, explain
 	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, ready: ready, started: time.Now()}
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router = ops.native(draining), ops.router()

@@ -976,27 +976,6 @@ func TestGoodbyeHidesNewerOrphansButNotNewerLivingClients(t *testing.T) {
 	}
 }
 
-func TestGoodbyeElsewhereEndsAnOverride(t *testing.T) { // C27
-	inMesh(t, func(c *mesh) {
-		a, b := c.nodes["A"], c.nodes["B"]
-		onA := a.client("a")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		b.Override(order, keyX, &Override{Weight: new(3.0)})
-		onA.Close(CauseConnectionLost)
-		c.exchange("B")
-		onA = a.client("a2")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		c.show("B", "x w3")
-		onA.Deregister(order, keyX)
-		c.exchange("B")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		c.show("B", "x")
-	})
-}
-
 // F08 for an HTTP client: its node freezes, its beats go elsewhere, and end
 // there. The old node's copy, living again, is none to show.
 func TestReturnDoesNotBringBackABeatClient(t *testing.T) {

@@ -108,6 +108,22 @@ func (w *world) register(c *Client, is ...*Instance) {
 	}
 }
 
+// commit is what the log says of the service.
+func (w *world) commit(c Change) {
+	c.Service = order
+	w.Commit([]Change{c})
+}
+
+func (w *world) describe(m *ServiceMeta) { w.commit(Change{Described: true, Meta: m}) }
+
+func (w *world) override(k InstanceKey, o *Override) {
+	cause := CauseOperator
+	if o == nil {
+		cause = CauseOverrideEnded
+	}
+	w.commit(Change{Overrides: []OverrideChange{{InstanceKey: k, Is: o, Cause: cause}}})
+}
+
 func TestRegisterIsReadableAtOnce(t *testing.T) { // T21: no read-your-writes in Nacos
 	w := newWorld(t)
 	w.register(w.client("a"), inst("1.1.1.1", weight(2), md("k", "v")))
@@ -280,7 +296,7 @@ func TestFilterAndProtection(t *testing.T) { // V5–V8, C15
 		w := newWorld(t)
 		w.register(w.client("a"), hosts...)
 		if described {
-			w.Describe(order, &ServiceMeta{ProtectThreshold: threshold, Selector: Selector{Type: "label", Expression: "x"}})
+			w.describe(&ServiceMeta{ProtectThreshold: threshold, Selector: Selector{Type: "label", Expression: "x"}})
 		}
 		got, protected := w.Snapshot(order).Select(filter)
 		var ips []string
@@ -315,50 +331,25 @@ func TestOverride(t *testing.T) { // V9, V11
 		w := newWorld(t)
 		a := w.client("a")
 		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		if err := w.Override(order, k, &Override{}); err != ErrNoService {
-			t.Errorf("override on a missing service: %v", err)
-		}
 		w.register(a, inst("1.1.1.1", weight(5), md("a", "1", "b", "2")))
 		w.changes = 0
-		if err := w.Override(order, k, &Override{Weight: new(3.0), Metadata: NewMetadata(map[string]string{"b": "two", "c": "3"})}); err != nil {
-			t.Fatal(err)
-		}
+		w.override(k, &Override{Weight: new(3.0), Metadata: NewMetadata(map[string]string{"b": "two", "c": "3"})})
 		w.changed(1)
 		w.shows("1.1.1.1 w3 a=1 b=two c=3")
 		w.register(a, inst("1.1.1.1", weight(5), md("a", "new"))) // registering again does not remove it
 		w.shows("1.1.1.1 w3 a=new b=two c=3")
-		w.Override(order, k, &Override{Enabled: new(false)})
+		w.override(k, &Override{Enabled: new(false)})
 		w.shows()
 		if s, ok := w.Snapshot(order).Get(k); !ok || s.Enabled {
 			t.Error("a disabled instance is not in the snapshot any more")
 		}
 		a.Close(CauseConnectionLost)
-		time.Sleep(59 * time.Second)
-		w.Sweep()
 		w.register(w.client("b"), inst("1.1.1.1"))
-		w.shows() // back within a minute: still disabled
+		w.shows() // back: still disabled
 		b := w.client("b2")
 		w.register(b, inst("1.1.1.1"))
 		b.Deregister(order, k) // an explicit goodbye ends it (C27)
 		w.register(b, inst("1.1.1.1"))
-		w.shows("1.1.1.1")
-	})
-}
-
-func TestOverrideEndsAfterAbsence(t *testing.T) { // C13
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.client("a")
-		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		w.register(a, inst("1.1.1.1"))
-		w.Override(order, k, &Override{Enabled: new(false)})
-		time.Sleep(time.Hour)
-		w.Sweep()
-		w.shows() // present: it stays
-		a.Close(CauseConnectionLost)
-		time.Sleep(60 * time.Second)
-		w.Sweep()
-		w.register(w.client("b"), inst("1.1.1.1"))
 		w.shows("1.1.1.1")
 	})
 }
@@ -758,27 +749,6 @@ func TestReplacementIsOnePicture(t *testing.T) {
 	if s := w.Snapshot(order); s.Version != h[1].At || h[1].At != h[2].At || h[1].At <= first.Version {
 		t.Errorf("the old one went at %v and the new one came at %v, in version %v after %v", h[1].At, h[2].At, s.Version, first.Version)
 	}
-}
-
-// The absence of an instance whose client publishes something else instead
-// starts now, not when the service was touched before.
-func TestOverrideSurvivesShortReplacement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.client("a")
-		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		w.register(a, inst("1.1.1.1"), inst("1.1.1.2"))
-		w.Override(order, k, &Override{Enabled: new(false)})
-		for range 360 { // an hour of sweeps, as the node makes them
-			time.Sleep(10 * time.Second)
-			w.Sweep()
-		}
-		w.register(a, inst("1.1.1.2"), inst("1.1.1.3")) // the batch without it
-		time.Sleep(10 * time.Second)
-		w.Sweep()
-		w.register(a, inst("1.1.1.1"), inst("1.1.1.2")) // back after 10 s
-		w.shows("1.1.1.2")                              // still disabled by the operator
-	})
 }
 
 // --clock-offset -60s must make the clock late (cases C23 needs it).
