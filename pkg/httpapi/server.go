@@ -25,6 +25,7 @@ type Registry interface {
 
 	Exists(registry.ServiceKey) bool
 	Kind(registry.ServiceKey) registry.ServiceKind
+	Services(namespace, group string) []string
 	ServicesIn(namespace string) []registry.ServiceKey
 }
 
@@ -137,6 +138,8 @@ func New(opts Options) *Server {
 		{"PUT", "/v1/ns/service", s.updateService, false},
 		{"DELETE", "/v1/ns/service", s.removeService, false},
 		{"GET", "/v1/ns/service", s.service, false},
+		{"GET", "/v1/ns/service/list", s.serviceNames, false},
+		{"GET", "/v1/ns/service/selector/types", s.selectorTypes, false},
 		{"PUT", "/v1/ns/cluster", s.putCluster, false},
 		{"PUT", "/v1/ns/health", s.setHealth, false},
 		{"PUT", "/v1/ns/health/instance", s.setHealth, false},
@@ -156,6 +159,7 @@ func New(opts Options) *Server {
 		{"PUT", "/v2/ns/service", s.updateService, false},
 		{"DELETE", "/v2/ns/service", s.removeService, false},
 		{"GET", "/v2/ns/service", s.service, false},
+		{"GET", "/v2/ns/service/list", s.serviceNames, false},
 		{"PUT", "/v2/ns/health", s.setHealth, false},
 		{"PUT", "/v2/ns/health/instance", s.setHealth, false},
 
@@ -173,6 +177,7 @@ func New(opts Options) *Server {
 		{"DELETE", "/v3/admin/ns/service", s.removeService, false},
 		{"GET", "/v3/admin/ns/service", s.service, false},
 		{"GET", "/v3/admin/ns/service/list", s.serviceViews, false},
+		{"GET", "/v3/admin/ns/service/selector/types", s.selectorTypes, false},
 		{"PUT", "/v3/admin/ns/cluster", s.putCluster, false},
 		{"PUT", "/v3/admin/ns/health/instance", s.setHealth, false},
 		{"GET", "/v3/admin/ns/health/checkers", s.checkers, false},

@@ -171,6 +171,47 @@ func clustersOf(hosts []*registry.Shown) []string {
 	return names
 }
 
+// serviceNames serves GET service/list of v1 and v2: a page of the services of
+// a group. A selector is not looked at, as in Nacos since 2.0.
+func (s *Server) serviceNames(c *call) error {
+	key, err := c.service()
+	if err != nil {
+		return err
+	}
+	number, size := 0, 0
+	items := "services"
+	if c.version == v1 {
+		items = "doms"
+		for name, n := range map[string]*int{"pageNo": &number, "pageSize": &size} {
+			if c.get(name) == "" {
+				return errMissing(name)
+			}
+			*n, _ = strconv.Atoi(c.get(name)) // what is no number counts as 0
+		}
+	} else if number, size, err = c.page(20); err != nil {
+		return err
+	}
+	names := s.opts.Registry.Services(key.Namespace, key.Group)
+	page := nacos.Page(names, number, min(size, 500))
+	if page == nil {
+		page = []string{}
+	}
+	b, err := json.Marshal(map[string]any{"count": len(names), items: page})
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// selectorTypes serves GET service/selector/types.
+func (s *Server) selectorTypes(c *call) error {
+	const types = `["label","none"]`
+	if c.version == v1 {
+		return c.bare([]byte(`{"code":200,"message":null,"data":` + types + `,"noRight":false}`))
+	}
+	return c.answer([]byte(types))
+}
+
 // serviceViews serves GET service/list of v3: the services of a namespace whose
 // name and group contain the given texts, with counts or with their instances.
 func (s *Server) serviceViews(c *call) error {
@@ -244,7 +285,7 @@ func (c *call) page(defaultSize int) (number, size int, err error) {
 		if n[i], err = strconv.Atoi(s); err != nil {
 			return 0, 0, errNumber(s)
 		}
-		if n[i] < 1 {
+		if n[i] < 1 && c.version == v3 { // in v2 such a page is empty
 			return 0, 0, errPage(name, n[i])
 		}
 	}
