@@ -4,9 +4,9 @@
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
 // runs a node until a signal comes; members.go, cluster.go, verify.go,
-// history.go and drain.go ask running nodes over their native API, with what
-// they share in remote.go; bench.go measures servers as a client. Start reading
-// at run.
+// history.go, drain.go, raft.go and backup.go ask running nodes over their native
+// API, with what they share in remote.go; recover.go works on the files of a
+// stopped one; bench.go measures servers as a client. Start reading at run.
 package main
 
 import (
@@ -35,6 +35,7 @@ type process struct {
 	env            []string // NAME=value
 	stdout, stderr io.Writer
 	notify         func(chan<- os.Signal) // subscribes to requests to stop
+	log            offlineLog
 }
 
 func main() {
@@ -81,7 +82,7 @@ Why did that instance vanish, and how are the nodes?
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), drainCommand(p),
-		benchCommand(p), versionCommand())
+		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)

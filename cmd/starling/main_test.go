@@ -28,7 +28,7 @@ import (
 // list of NAME=value.
 func starling(env []string, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(&process{args: args, env: env, stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}})
+	status = run(&process{args: args, env: env, stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}, log: fakeLog()})
 	return status, out.String(), errs.String()
 }
 

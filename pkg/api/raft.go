@@ -7,7 +7,8 @@ const (
 	RoleLeader    = "leader"
 	RoleFollower  = "follower"
 	RoleCandidate = "candidate" // it looks for votes
-	RoleJoining   = "joining"   // the log does not know it yet
+	RoleJoining   = "joining"   // it knows of no log yet
+	RoleFailed    = "failed"    // its disk does not take the log any more
 )
 
 // Raft is the answer to GET /starling/v1/raft: the log of the cluster as one
@@ -29,16 +30,18 @@ type Raft struct {
 	Applied uint64 `json:"applied"` // entries up to this one are carried out
 	Last    uint64 `json:"last"`    // newest entry
 	Digest  string `json:"digest"`  // sum over the tables; at the same applied entry equal on all nodes
-	// Generation grows with each recovery from a lost quorum.
+	// Generation grows with each recovery from a lost quorum; 0: the node has
+	// no part of any log yet.
 	Generation uint64 `json:"generation"`
 
 	Servers      []RaftServer `json:"servers"`      // that the log is kept on, by id; none: it does not know yet
-	VotersWanted int          `json:"votersWanted"` // for a cluster of this size
+	VotersWanted int          `json:"votersWanted"` // for a cluster of this size; 0: only the leader knows
 	Quorum       int          `json:"quorum"`       // voters that must be alive for a write
 	AliveVoters  int          `json:"aliveVoters"`  // as the answering node sees them, itself included
-	// Stale: the node has come up without a leader, and serves what its log
-	// had when it went.
-	Stale bool `json:"stale"`
+	// Stale: what the node serves of the log may be old, because it has no
+	// leader, or has not caught up with it since it started.
+	Stale bool           `json:"stale"`
+	Rows  map[string]int `json:"rows,omitempty"` // what the tables hold, by kind; absent is not known
 
 	LogBytes int64        `json:"logBytes"` // that the log takes on disk
 	Snapshot RaftSnapshot `json:"snapshot"` // the newest
