@@ -83,10 +83,16 @@ func TestReadParams(t *testing.T) {
 }
 
 func TestFlag(t *testing.T) {
-	for value, want := range map[string]bool{"": true, " ": true, "true": true, "True": true, "YES": true, "y": true, "on": true, "t": true,
-		"false": false, "1": false, "no": false, "null": false} {
-		if is := (params{"a": value}).flag(true, "a"); is != want {
-			t.Errorf("%q is %v", value, is)
+	for value, want := range map[string]struct{ v1, later string }{
+		"": {"true", "true"}, " ": {"true", "true"}, "true": {"true", "true"}, "True": {"true", "true"}, "YES": {"true", "true"}, "on": {"true", "true"},
+		"y": {"true", "error"}, "t": {"true", "error"}, "1": {"false", "true"},
+		"false": {"false", "false"}, "no": {"false", "false"}, "Off": {"false", "false"}, "0": {"false", "false"}, "null": {"false", "error"}, "maybe": {"false", "error"},
+	} {
+		for v, want := range map[version]string{v1: want.v1, v2: want.later, v3: want.later} {
+			is, err := (&call{params: params{"a": value}, version: v}).flag(true, "a")
+			if got := fmt.Sprint(is); err == nil && got != want || err != nil && want != "error" {
+				t.Errorf("v%d: %q is %v, %v; want %s", v, value, is, err, want)
+			}
 		}
 	}
 }

@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,24 +25,18 @@ type fixture struct {
 	*Server
 	registry *registry.Registry
 	beats    *health.Beats
+	durable  *memLog
 	metrics  *prometheus.Registry
 	logs     *observer.ObservedLogs
 	reason   string // why the node is not ready; "": it is
 }
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
-	f := &fixture{metrics: prometheus.NewRegistry()}
-	// In place of the log of the cluster.
-	edits := map[string]registry.Override{}
-	edit := func(key registry.ServiceKey, at registry.InstanceKey, is *registry.Override, cause registry.Cause) {
-		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: is, Cause: cause}}}})
-	}
 	ro := registry.DefaultOptions()
-	ro.OverrideOver = func(e registry.Edit) {
-		delete(edits, fmt.Sprint(e.Service, e.InstanceKey))
-		edit(e.Service, e.InstanceKey, nil, e.Cause)
-	}
+	f := &fixture{metrics: prometheus.NewRegistry(), durable: newMemLog(ro.Clock)}
+	ro.OverrideOver = f.durable.end
 	f.registry = registry.New(ro)
+	f.durable.registry = f.registry
 	core, logs := observer.New(zap.DebugLevel)
 	f.logs = logs
 	ho := health.DefaultOptions()
@@ -53,17 +45,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o := DefaultOptions()
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
-	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, is registry.Override, merge bool) error {
-		if was := edits[fmt.Sprint(key, at)]; merge {
-			is.Enabled, is.Weight = cmp.Or(is.Enabled, was.Enabled), cmp.Or(is.Weight, was.Weight)
-			if is.Metadata == nil {
-				is.Metadata = was.Metadata
-			}
-		}
-		edits[fmt.Sprint(key, at)] = is
-		edit(key, at, &is, registry.CauseOperator)
-		return nil
-	}
+	o.Durable, o.Explain = f.durable, explain
 	for _, c := range change {
 		c(&o)
 	}
@@ -274,7 +256,6 @@ func TestRegisterErrors(t *testing.T) { // golden scenario 03
 		{in + `&metadata={"preserved.heart.beat.interval":"5000","preserved.heart.beat.timeout":"1000"}`, "", "", 400, text,
 			"Instance 'heart beat interval' must less than 'heart beat timeout' and 'ip delete timeout'."},
 		{in + `&metadata=preserved.instance.id.generator=x`, "", "", 400, text, "The InstanceIdGenerator type is not found "},
-		{in + "&ephemeral=false", "", "", 400, text, "persistent instances (ephemeral=false) are not supported by this server yet"},
 		{"POST instance?serviceName=a&port=80", "", "Accept: application/json", 400, js, "Param 'ip' is required."},
 		{"POST instance?serviceName=a&port=80", "", "Accept: text/html,application/json", 400, text, "Param 'ip' is required."},
 	})
@@ -654,7 +635,7 @@ func TestInternalErrors(t *testing.T) {
 
 func TestPanicAfterAnswerBegan(t *testing.T) {
 	f := newFixture(t)
-	h := f.instrument("test", func(w http.ResponseWriter, _ *http.Request) error {
+	h := f.instrument("test", noVersion, func(w http.ResponseWriter, _ *http.Request) error {
 		_, _ = w.Write([]byte("half"))
 		panic("oops")
 	})

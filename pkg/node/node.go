@@ -320,6 +320,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ops.ready = ready
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push = reg, engine
+	gs.Persistent, gs.Explain = store, explainSDK
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
 		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
@@ -344,7 +345,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
-	hs.Edit = store.PutOverride
+	hs.Durable, hs.Explain = store, explain
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router = ops.native(draining), ops.router()
 	hs.Counts = func() httpapi.Counts {

@@ -18,7 +18,10 @@ import (
 
 	"github.com/starling-registry/starling/cluster"
 	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/health"
+	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 	starlingv1 "github.com/starling-registry/starling/proto"
 	"github.com/starling-registry/starling/raftstore"
@@ -330,4 +333,36 @@ func mark(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// explain is an error of the store for the HTTP API.
+func explain(err error) (httpapi.Refusal, bool) {
+	r := httpapi.Refusal{Text: err.Error()}
+	for is, code := range map[error]httpapi.RefusalCode{
+		raftstore.ErrNoLeader: httpapi.NoLeader, raftstore.ErrUnknownOutcome: httpapi.UnknownOutcome, raftstore.ErrNotUnderstood: httpapi.NotUnderstood,
+		raftstore.ErrExists: httpapi.Exists, raftstore.ErrNotFound: httpapi.NotFound, raftstore.ErrNotEmpty: httpapi.NotEmpty,
+		raftstore.ErrWrongKind: httpapi.WrongKind, raftstore.ErrInvalid: httpapi.Invalid,
+	} {
+		if errors.Is(err, is) {
+			r.Code = code
+		}
+	}
+	return r, r.Code != 0
+}
+
+// explainSDK is an error of the store for clients on gRPC.
+func explainSDK(err error) grpcapi.Refusal {
+	switch {
+	case errors.Is(err, raftstore.ErrInvalid):
+		return grpcapi.Refusal{Code: nacos.CodeInvalidParam, Text: err.Error()}
+	case errors.Is(err, raftstore.ErrWrongKind):
+		return grpcapi.Refusal{WrongKind: true}
+	case errors.Is(err, raftstore.ErrNotFound):
+		return grpcapi.Refusal{NotFound: true}
+	case errors.Is(err, raftstore.ErrNoLeader):
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: raftstore.NoLeaderText}
+	case errors.Is(err, raftstore.ErrUnknownOutcome), errors.Is(err, raftstore.ErrNotUnderstood):
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: err.Error()}
+	}
+	return grpcapi.Refusal{}
 }

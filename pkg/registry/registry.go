@@ -335,6 +335,18 @@ func (r *Registry) Services(namespace, group string) []string {
 	return r.names.list(groupKey{namespace, group})
 }
 
+// ServicesIn returns the services of all groups of a namespace, sorted by group
+// and name; the same as Services gives.
+func (r *Registry) ServicesIn(namespace string) []ServiceKey {
+	keys := []ServiceKey{}
+	for _, group := range r.names.groupsOf(namespace) {
+		for _, name := range r.names.list(groupKey{namespace, group}) {
+			keys = append(keys, ServiceKey{namespace, group, name})
+		}
+	}
+	return keys
+}
+
 type groupKey struct{ namespace, group string }
 
 // A nameIndex lists the services of a group, sorted: paging over it shows
@@ -385,4 +397,16 @@ func (x *nameIndex) list(g groupKey) []string {
 		slices.Sort(set.sorted)
 	}
 	return set.sorted
+}
+
+func (x *nameIndex) groupsOf(namespace string) (groups []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for g := range x.groups {
+		if g.namespace == namespace {
+			groups = append(groups, g.group)
+		}
+	}
+	slices.Sort(groups)
+	return groups
 }
