@@ -233,7 +233,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	po := health.DefaultProbeOptions()
 	po.Registry, po.Life, po.Now = reg, life, clock.Now
 	po.Owns = func(key string) bool { return members == nil || replicator.Owner(key) == dir.NodeID }
-	po.Report, po.Forget, po.Confirm = replicator.WriteCheck, replicator.ForgetCheck, ops.confirm
+	po.Report = func(c registry.Check) { reg.Checked(c); replicator.WriteCheck(c) }
+	po.Forget, po.Confirm = replicator.ForgetCheck, ops.confirm
 	po.Enabled = func() bool { return store.Switches()[healthSwitch] != "false" }
 	po.Awake, po.Interval, po.Timeout, po.Rate, po.Strikes = pulse.awake, opts.CheckInterval, opts.CheckTimeout, opts.CheckRate, opts.CheckStrikes
 	po.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return opts.Dial(ctx, addr) }
