@@ -29,6 +29,7 @@ import (
 //	cluster-id         32 hex digits, once the cluster has one
 //	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
+//	raft               the log, of package raftstore
 //
 // A file is replaced as a whole and is on disk before anybody relies on it,
 // so neither a crash nor a power cut leaves a half of one. A file that cannot
@@ -79,12 +80,8 @@ func (d *DataDir) open() error {
 	if d.lock, err = d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("data directory %s: cannot make its lock: %w", d.path, err)
 	}
-	// The kernel gives the lock back when the process ends, however it ends.
-	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
-	} else if err != nil {
-		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
+	if err := d.hold(); err != nil {
+		return err
 	}
 
 	storedEpoch, err := d.readNumber("epoch", "write into it a number above all epochs of this node, such as the milliseconds since 1970 (date +%s%3N)")
@@ -103,6 +100,18 @@ func (d *DataDir) open() error {
 	clock, err := d.readNumber("clock", "remove it if the clock of this machine has not gone back since the node last ran")
 	d.Clock, d.saved = registry.Stamp(clock), registry.Stamp(clock)
 	return err
+}
+
+// hold takes the lock, or fails at once.
+func (d *DataDir) hold() error {
+	// The kernel gives it back when the process ends, however it ends.
+	err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
+	} else if err != nil {
+		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
+	}
+	return nil
 }
 
 // openID reads the node id, or makes it in a directory that no node has run
