@@ -158,7 +158,7 @@ no way back but another backup. Make one before.`,
 			defer f.Close()
 			info, err := p.log.check(bufio.NewReaderSize(f, 1<<20))
 			if err != nil {
-				return failed(fmt.Errorf("%s: %w", args[0], err))
+				return failed(fmt.Errorf("%s is no backup of Starling, or a damaged one: %w", args[0], err))
 			}
 			size, err := f.Seek(0, io.SeekEnd)
 			if err != nil {

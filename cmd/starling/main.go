@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/starling-registry/starling/pkg/node"
 )
 
 // Exit statuses. Scripts rely on them.
@@ -45,6 +47,7 @@ func main() {
 		stdout: os.Stdout,
 		stderr: os.Stderr,
 		notify: func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) },
+		log:    offlineLog{inspect: node.InspectLog, recover: node.RecoverLog, check: node.CheckBackup},
 	}))
 }
 

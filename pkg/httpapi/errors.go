@@ -259,7 +259,7 @@ func errContentType(want string) error {
 
 func errBackupTooLarge(maxBytes int64) error {
 	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the backup is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
-		hint: "a setting of the node raises it"}
+		hint: "--max-restore-bytes of the node raises it"}
 }
 
 func errStillAlive(name string) error {

@@ -78,7 +78,7 @@ const DefaultRestoreLimit = 4 << 30
 const (
 	historyTimeout = 5 * time.Second
 	hashesTimeout  = 20 * time.Second
-	removeTimeout  = 10 * time.Second
+	removeTimeout  = 8 * time.Second // the command waits for 10
 )
 
 // nativeRoutes adds the native API. It answers also while the node is not

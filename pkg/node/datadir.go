@@ -32,6 +32,7 @@ import (
 //	raft-begun         says that raft/ had something in it
 //	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
+//	raft               the log, of package raftstore
 //
 // A file is replaced as a whole and is on disk before anybody relies on it,
 // so neither a crash nor a power cut leaves a half of one. A file that cannot
@@ -77,48 +78,15 @@ func Open(dir string) (*DataDir, error) {
 	return d, nil
 }
 
-// openOffline opens a directory for somebody who is no node: it is locked, but no
-// epoch begins. It must be that of a node.
-func openOffline(dir string) (*DataDir, error) {
-	path, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, fmt.Errorf("--data-dir: %s: %w", dir, err)
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, fmt.Errorf("--data-dir: %w", err)
-	}
-	d := &DataDir{path: path, root: root}
-	if d.NodeID, err = d.read("node-id"); err != nil {
-		err = fmt.Errorf("--data-dir: %s is not the data directory of a node: %w", path, err)
-	} else {
-		err = d.takeLock()
-	}
-	if err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
-}
-
-func (d *DataDir) takeLock() error {
+func (d *DataDir) open() error {
 	var err error
 	if d.lock, err = d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("data directory %s: cannot make its lock: %w", d.path, err)
 	}
-	// The kernel gives the lock back when the process ends, however it ends.
-	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
-	} else if err != nil {
-		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
-	}
-	return nil
-}
-
-func (d *DataDir) open() error {
-	if err := d.takeLock(); err != nil {
+	if err := d.hold(); err != nil {
 		return err
 	}
+
 	storedEpoch, err := d.readNumber("epoch", "write into it a number above all epochs of this node, such as the milliseconds since 1970 (date +%s%3N)")
 	if err != nil {
 		return err
@@ -135,6 +103,18 @@ func (d *DataDir) open() error {
 	clock, err := d.readNumber("clock", "remove it if the clock of this machine has not gone back since the node last ran")
 	d.Clock, d.saved = registry.Stamp(clock), registry.Stamp(clock)
 	return err
+}
+
+// hold takes the lock, or fails at once.
+func (d *DataDir) hold() error {
+	// The kernel gives it back when the process ends, however it ends.
+	err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
+	} else if err != nil {
+		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
+	}
+	return nil
 }
 
 // openID reads the node id, or makes it in a directory that no node has run
@@ -234,9 +214,9 @@ func (d *DataDir) logHasBegun() bool {
 // the start: a node that has forgotten its votes could elect two leaders
 // (cluster C2).
 func (d *DataDir) LogDir() (string, error) {
-	dir := filepath.Join(d.path, "raft")
+	dir := filepath.Join(d.path, raftDir)
 	if d.logHasBegun() {
-		if _, err := d.root.Stat("raft"); errors.Is(err, fs.ErrNotExist) {
+		if _, err := d.root.Stat(raftDir); errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("data directory %s: the log (raft) is gone, and with it what this node has promised the others: restore it from a backup of the whole directory, or move the whole directory away to join as a new node", d.path)
 		}
 	}

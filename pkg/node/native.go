@@ -40,7 +40,7 @@ func (o *operations) native(d *drain) httpapi.Native {
 			o.replicator.EndSelfPreservation()
 			return selfPreservation(o.replicator.Status())
 		},
-		Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
+		RestoreLimit: int64(o.opts.MaxRestoreBytes), Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
 		DrainPlan: d.plan, Drain: d.begin, DrainProgress: d.progress,
 	}
 }
@@ -144,6 +144,9 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 		return h, fmt.Errorf("hashes of node %s: %w", h.Name, err)
 	}
 	h.Services = make([]api.ServiceHash, len(r.Services))
+	if r.RaftApplied != 0 || r.RaftDigest != 0 { // an early release does not tell
+		h.RaftApplied, h.RaftDigest = r.RaftApplied, hex64(r.RaftDigest)
+	}
 	for i, s := range r.Services {
 		h.Services[i] = api.ServiceHash{Service: api.Service{Namespace: s.Namespace, Group: s.Group, Name: s.Service},
 			Hash: hex64(s.Hash), Instances: int(s.Instances), UnchangedMillis: int64(s.UnchangedMillis)}

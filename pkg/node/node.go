@@ -157,12 +157,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	var peers distro.Peers = alone{}
 	var members *cluster.Cluster
 	var store *raftstore.Store
-	clusterID, err := dir.ClusterID()
+	clusterID, err := opts.clusterID(dir)
 	if err != nil {
 		return nil, err
 	}
 	if opts.isCluster() {
-		co, err := opts.clusterOptions(dir, cluster.Handlers{
+		co, err := opts.clusterOptions(dir, clusterID, cluster.Handlers{
 			Message:   func(from string, v cluster.Via, msg []byte) { replicator.Message(from, via(v), msg) },
 			Connected: func(peer string) { replicator.Connected(peer) },
 			Pull: func(ctx context.Context, from string, req []byte, send func([]byte) error) error {
@@ -187,7 +187,10 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 				store.Changed()
 			},
 			ClusterID: func(id string, founders []string) error {
-				err := found(dir, store, id, founders)
+				err := found(dir, id, founders)
+				if err == nil {
+					err = beginLog(dir, store)
+				}
 				if err != nil {
 					n.fail(err)
 				}
@@ -259,8 +262,10 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	n.later("log", func(ctx context.Context) error { return store.Close(ctx) })
 	ops.store = store
-	if err := opts.ownCluster(dir, store, clusterID); err != nil {
-		return nil, err
+	if clusterID != "" {
+		if err := beginLog(dir, store); err != nil {
+			return nil, err
+		}
 	}
 
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))

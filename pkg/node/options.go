@@ -186,6 +186,9 @@ type Options struct {
 	RaftSnapshotEvery                      time.Duration
 	RaftSnapshotEntries, RaftSnapshotBytes int
 
+	// MaxRestoreBytes bounds a backup that is restored. Default 4 GiB.
+	MaxRestoreBytes int
+
 	// CheckInterval is the time between two health checks of a persistent
 	// instance, CheckTimeout how long one may take (MySQL: each step).
 	// Defaults 5s, 500ms (semantics §4.3).
@@ -329,7 +332,7 @@ func DefaultOptions() Options {
 		ProbeInterval: 500 * time.Millisecond, ProbeTimeout: 200 * time.Millisecond,
 
 		RaftHeartbeat: 500 * time.Millisecond, RaftReplaceAfter: time.Minute, RaftRemoveAfter: 5 * time.Minute,
-		RaftSnapshotEvery: 30 * time.Second, RaftSnapshotEntries: 8192, RaftSnapshotBytes: 8 << 20,
+		RaftSnapshotEvery: 30 * time.Second, RaftSnapshotEntries: 8192, RaftSnapshotBytes: 8 << 20, MaxRestoreBytes: 4 << 30,
 
 		CheckInterval: 5 * time.Second, CheckTimeout: 500 * time.Millisecond, CheckRate: 1000, CheckStrikes: 3,
 
@@ -439,6 +442,7 @@ func (o *Options) Limits() []Limit {
 		{"max-header-bytes", &o.MaxHeaderBytes, 4 << 10, 16 << 20, "size of the headers of one request"},
 		{"max-fuzzy-patterns", &o.MaxFuzzyPatterns, 0, many, "different patterns of fuzzy watches on the node"},
 		{"max-fuzzy-matches", &o.MaxFuzzyMatches, 1, many, "services that a fuzzy watch is told of at its start"},
+		{"max-restore-bytes", &o.MaxRestoreBytes, 1 << 20, 1 << 42, "size of a backup that is restored"},
 		{"raft-snapshot-entries", &o.RaftSnapshotEntries, 16, many, "entries of the log after which it gets a snapshot"},
 		{"raft-snapshot-bytes", &o.RaftSnapshotBytes, 64 << 10, 1 << 40, "bytes of the log after which it gets a snapshot"},
 		{"check-rate", &o.CheckRate, 1, 1_000_000, "health checks of persistent instances that a node begins in a second"},

@@ -92,19 +92,16 @@ func raftMembers(v *cluster.View) []raftstore.Member {
 	return ms
 }
 
-// found keeps the id of the cluster. The node that has made it also begins the
-// log, once for all founders (cases C25): what it wrote first says so, should
-// it crash in between.
-func found(dir *DataDir, store *raftstore.Store, id string, founders []string) error {
+// found keeps the id of the cluster. The node that has made it is to begin the
+// log, once for all founders (cases C25): that it writes down first, should it
+// crash in between.
+func found(dir *DataDir, id string, founders []string) error {
 	if founders != nil {
 		if err := dir.SaveFounders(firstVoters(dir.NodeID, founders)); err != nil {
 			return err
 		}
 	}
-	if err := dir.SaveClusterID(id); err != nil {
-		return err
-	}
-	return beginLog(dir, store)
+	return dir.SaveClusterID(id)
 }
 
 // beginLog begins the log if there are founders.
@@ -139,21 +136,20 @@ func firstVoters(self string, founders []string) []string {
 	return voters
 }
 
-// ownCluster makes a cluster of the node itself if it is to be one: its ports
-// for others are closed, or its data directory is of a release that kept no
-// log.
-func (o *Options) ownCluster(dir *DataDir, store *raftstore.Store, id string) error {
-	switch {
-	case !o.isCluster() && id == "":
+// clusterID is the id of the cluster that the node belongs to; "" while it looks
+// for others. A node that is to be a cluster of its own makes one here, and so
+// does one whose data directory is of a release that kept no log.
+func (o *Options) clusterID(dir *DataDir) (string, error) {
+	id, err := dir.ClusterID()
+	if err != nil || o.expected() != 1 || len(o.Join) > 0 || len(dir.Members()) > 0 || dir.logHasBegun() {
+		return id, err
+	}
+	if id == "" {
 		made := make([]byte, 16)
 		rand.Read(made) // never fails
-		return found(dir, store, hex.EncodeToString(made), []string{dir.NodeID})
-	case id != "" && o.expected() == 1 && len(o.Join) == 0 && len(dir.Members()) == 0 && store.Status().Last == 0 && !dir.logHasBegun():
-		return found(dir, store, id, []string{dir.NodeID})
-	case id != "":
-		return beginLog(dir, store)
+		id = hex.EncodeToString(made)
 	}
-	return nil
+	return id, found(dir, id, []string{dir.NodeID})
 }
 
 // endEdits tells the log which edits of operators are over: at once what clients
