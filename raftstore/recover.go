@@ -125,10 +125,10 @@ type Info struct {
 	LogBytes            int64
 }
 
-// nobody reads what an offline log holds.
-type nobody struct{}
+// unseen is for tables that nobody reads.
+type unseen struct{}
 
-func (nobody) Commit([]registry.Change) {}
+func (unseen) Commit([]registry.Change) {}
 
 // Inspect reads the log of a node that is not running, and changes nothing.
 // Entries that may not have been committed are taken for committed.
@@ -153,7 +153,7 @@ func inspect(dir string) (info Info, err error) {
 		return info, fmt.Errorf("the log in %s is empty: the node has never been in a group", dir)
 	}
 	info.Generation = generation >> generationShift
-	f := newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop())
+	f := newFSM(unseen{}, registry.NewClock(0, 0), zap.NewNop())
 	// The directory of the snapshots may not be there, and is not to be made.
 	var c raft.Configuration
 	var index uint64
@@ -263,7 +263,7 @@ func recoverLog(dir, id string) (Info, error) {
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(id))
 	defer transport.Close()
 	err = guard(dir, func() error {
-		return raft.RecoverCluster(c, newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop()), log, log, snaps, transport,
+		return raft.RecoverCluster(c, newFSM(unseen{}, registry.NewClock(0, 0), zap.NewNop()), log, log, snaps, transport,
 			raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: raft.ServerID(id), Address: raft.ServerAddress(id)}}})
 	})
 	if failure != nil {
