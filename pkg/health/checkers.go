@@ -174,10 +174,14 @@ func (c *checker) http(conn net.Conn, addr string, ch *registry.Checker) result 
 	if err := req.Write(conn); err != nil {
 		return c.of("asking", c.timeout, err)
 	}
-	head := bufio.NewReader(io.LimitReader(conn, maxHead))
+	from := &noting{Reader: conn}
+	head := bufio.NewReader(io.LimitReader(from, maxHead))
 	for range 8 {
 		resp, err := http.ReadResponse(head, req)
 		if err != nil {
+			if from.err != nil {
+				err = from.err // half a line is "malformed", whyever the rest is missing
+			}
 			return c.of("the answer", c.timeout, err)
 		}
 		code := resp.StatusCode
@@ -197,6 +201,20 @@ func (c *checker) http(conn net.Conn, addr string, ch *registry.Checker) result 
 		return result{down, fmt.Sprintf("status %d instead of %d", code, expected)}
 	}
 	return result{failed, "no final answer"}
+}
+
+// noting keeps the error that ended a stream.
+type noting struct {
+	io.Reader
+	err error
+}
+
+func (n *noting) Read(b []byte) (int, error) {
+	got, err := n.Reader.Read(b)
+	if err != nil {
+		n.err = err
+	}
+	return got, err
 }
 
 // request makes the request of a check. Request.Write leaves out headers whose
