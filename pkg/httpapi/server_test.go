@@ -76,7 +76,7 @@ func (f *fixture) do(method, target, body string, headers ...string) *httptest.R
 // A step is a request and the recorded answer to it. Lists and errors of the
 // framework are compared as JSON without their times.
 type step struct {
-	call   string // "METHOD /path?query"
+	call   string // "METHOD path?query", below /nacos/v1/ns unless it begins with a slash
 	form   string // sent as a form
 	header string
 	status int
@@ -104,7 +104,10 @@ func (f *fixture) play(t *testing.T, steps []step) {
 		if s.header != "" {
 			headers = append(headers, s.header)
 		}
-		w := f.do(method, "/nacos/v1/ns/"+target, s.form, headers...)
+		if target[0] != '/' {
+			target = "/v1/ns/" + target
+		}
+		w := f.do(method, "/nacos"+target, s.form, headers...)
 		name := fmt.Sprintf("step %d, %.120s %s %s", i, s.call, s.form, s.header)
 		if w.Code != s.status {
 			t.Errorf("%s: status %d, want %d (%s)", name, w.Code, s.status, w.Body)
@@ -131,11 +134,15 @@ func decode(t *testing.T, s string) map[string]any {
 	if err := d.Decode(&m); err != nil {
 		t.Fatalf("%q: %v", s, err)
 	}
-	if n, ok := m["lastRefTime"].(json.Number); ok {
+	info := m
+	if data, ok := m["data"].(map[string]any); ok {
+		info = data
+	}
+	if n, ok := info["lastRefTime"].(json.Number); ok {
 		if ms, err := n.Int64(); err != nil || ms < 1e12 || ms > 1e14 {
 			t.Errorf("lastRefTime %v", n)
 		}
-		delete(m, "lastRefTime")
+		delete(info, "lastRefTime")
 	}
 	if ts, ok := m["timestamp"].(string); ok {
 		if !isoTime.MatchString(ts) {

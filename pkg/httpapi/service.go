@@ -178,21 +178,18 @@ func (s *Server) serviceNames(c *call) error {
 	if err != nil {
 		return err
 	}
-	number, size := 0, 0
 	items := "services"
-	if c.version == v1 {
-		items = "doms"
-		for name, n := range map[string]*int{"pageNo": &number, "pageSize": &size} {
-			if c.get(name) == "" {
-				return errMissing(name)
-			}
-			*n, _ = strconv.Atoi(c.get(name)) // what is no number counts as 0
-		}
-	} else if number, size, err = c.page(20); err != nil {
+	number, size, err := c.page(20)
+	if err != nil {
 		return err
 	}
+	if c.version == v1 {
+		items = "doms"
+	} else {
+		size = min(size, 500)
+	}
 	names := s.opts.Registry.Services(key.Namespace, key.Group)
-	page := nacos.Page(names, number, min(size, 500))
+	page := nacos.Page(names, number, size)
 	if page == nil {
 		page = []string{}
 	}
@@ -274,18 +271,22 @@ func view(snap *registry.Snapshot) nacos.ServiceView {
 	return v
 }
 
-// page reads which page of a list is wanted.
+// page reads which page of a list is wanted. v1 has no default, and takes what
+// is no number for 0; in v1 and v2 a page of size 0 is empty.
 func (c *call) page(defaultSize int) (number, size int, err error) {
 	n := [2]int{1, defaultSize}
 	for i, name := range []string{"pageNo", "pageSize"} {
 		s := c.get(name)
 		if s == "" {
+			if c.version == v1 {
+				return 0, 0, errMissing(name)
+			}
 			continue
 		}
-		if n[i], err = strconv.Atoi(s); err != nil {
+		if n[i], err = strconv.Atoi(s); err != nil && c.version != v1 {
 			return 0, 0, errNumber(s)
 		}
-		if n[i] < 1 && c.version == v3 { // in v2 such a page is empty
+		if n[i] < 1 && c.version == v3 {
 			return 0, 0, errPage(name, n[i])
 		}
 	}
