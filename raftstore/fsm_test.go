@@ -594,9 +594,9 @@ func TestOneCommitForABatch(t *testing.T) {
 
 // What many instances have in common is there once.
 func TestStringsAreShared(t *testing.T) {
-	f := newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop())
+	f := newFSM(unread{}, registry.NewClock(0, 0), zap.NewNop())
 	applyAll(f, registrations(40), 40)
-	again := newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop())
+	again := newFSM(unread{}, registry.NewClock(0, 0), zap.NewNop())
 	var file bytes.Buffer
 	if err := f.backup(&file); err != nil {
 		t.Fatal(err)

@@ -305,7 +305,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		}
 	})
 
-	var serving atomic.Bool
+	var serving, logless atomic.Bool
 	ready := func() (bool, string) {
 		pulse.awake() // a node that stood still is not ready, also not for what was read first
 		if !serving.Load() {
@@ -320,6 +320,14 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		}
 		if ok, reason := replicator.Ready(); !ok {
 			return false, reason
+		}
+		// Before its cluster has an id there is no log that it could lack. Once
+		// it serves clients it does not stop when the log begins.
+		if members != nil && members.ClusterID() == "" {
+			logless.Store(true)
+		}
+		if logless.Load() {
+			return true, ""
 		}
 		return store.CaughtUp()
 	}
