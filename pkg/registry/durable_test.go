@@ -351,7 +351,10 @@ func TestChecksOfWhatIsNotThere(t *testing.T) {
 
 func TestExplicitGoodbyeEndsAnEdit(t *testing.T) { // C27
 	var over []Edit
-	w := newWorld(t, func(o *Options) { o.OverrideOver = func(e Edit) { over = append(over, e) } })
+	w := newWorld(t, func(o *Options) {
+		o.OverrideOver = func(e Edit) { over = append(over, e) }
+		o.Durable = func(ServiceKey) { t.Error("told of persistent instances") }
+	})
 	k := inst("1.1.1.1").InstanceKey
 	expect := func(want ...Edit) {
 		t.Helper()
