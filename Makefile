@@ -63,7 +63,7 @@ unit: ## all tests of the main module, with the race detector
 
 # The scenarios of what there is. The others (service, catalog, operator, v2
 # and v3 endpoints, persistent instances) join with the APIs that they are of.
-GOLDEN := ^(0[1346789]|10|21|5.|60|70)-
+GOLDEN := ^(0[1346789]|1[02456]|21|32|4[023]|5.|60|7[024])-
 
 # Connecting, not binding, tells which ports are free: nothing more is at hand
 # in a shell. -902 and the others are not opened by a single node.
