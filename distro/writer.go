@@ -196,6 +196,7 @@ func (d *Replicator) write(t dirty) {
 			dr.value, dr.clock = encodeCheck(c), c.Made
 		} else {
 			dr.gone, dr.clock = true, d.opts.Clock.Now()
+			dr.value = encodeCheck(&registry.Check{Made: dr.clock}) // readers do not look at it
 		}
 		drafts = append(drafts, dr)
 	}

@@ -35,13 +35,13 @@ type fixture struct {
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	f := &fixture{metrics: prometheus.NewRegistry()}
 	// In place of the log of the cluster.
-	edits := map[registry.InstanceKey]registry.Override{}
+	edits := map[string]registry.Override{}
 	edit := func(key registry.ServiceKey, at registry.InstanceKey, is *registry.Override, cause registry.Cause) {
 		f.registry.Commit([]registry.Change{{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: at, Is: is, Cause: cause}}}})
 	}
 	ro := registry.DefaultOptions()
 	ro.OverrideOver = func(e registry.Edit) {
-		delete(edits, e.InstanceKey)
+		delete(edits, fmt.Sprint(e.Service, e.InstanceKey))
 		edit(e.Service, e.InstanceKey, nil, e.Cause)
 	}
 	f.registry = registry.New(ro)
@@ -54,13 +54,13 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Edit = func(_ context.Context, key registry.ServiceKey, at registry.InstanceKey, is registry.Override, merge bool) error {
-		if was := edits[at]; merge {
+		if was := edits[fmt.Sprint(key, at)]; merge {
 			is.Enabled, is.Weight = cmp.Or(is.Enabled, was.Enabled), cmp.Or(is.Weight, was.Weight)
 			if is.Metadata == nil {
 				is.Metadata = was.Metadata
 			}
 		}
-		edits[at] = is
+		edits[fmt.Sprint(key, at)] = is
 		edit(key, at, &is, registry.CauseOperator)
 		return nil
 	}

@@ -126,7 +126,7 @@ func (c *Client) register(key ServiceKey, instances []*Instance, batch bool, at 
 	sh := r.shard(key)
 	sh.mu.Lock()
 	s := r.serviceLocked(sh, key, 1)
-	if s.kindLocked() == PersistentService { // then it was there before
+	if s.refuses { // then it was there before
 		sh.mu.Unlock()
 		c.mu.Unlock()
 		return ErrPersistentService
@@ -293,7 +293,7 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 		strong := weak
 		strong.Strong = true
 		if cause == CauseDeregistered {
-			n.over = s.endOverride(n.over, k)
+			s.endOverride(&n, k)
 			// Who registered it after this client is another one, if it is
 			// there; of HTTP clients there is only one.
 			weak.UpTo = now
@@ -319,7 +319,7 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 		}
 		if s != nil && s.shown(named) == nil {
 			if _, was := s.snapshot.Load().Get(named); was {
-				n.over = s.endOverride(n.over, named)
+				s.endOverride(&n, named)
 			}
 		}
 	}

@@ -158,7 +158,8 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 	}
 	for _, c := range changes {
 		if c.Described {
-			s.meta, n.durable, deleted = c.Meta, true, c.Meta == nil
+			s.meta, deleted = c.Meta, c.Meta == nil
+			n.durable = &durableNews{committed: true}
 		}
 		// What becomes of the instance is the reason, not of the edit with it.
 		for _, o := range c.Overrides {
@@ -166,7 +167,7 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 			touches(o.InstanceKey, o.Cause, o.Clock)
 		}
 		for _, i := range c.Instances {
-			n.durable = true
+			n.durable = &durableNews{committed: true}
 			r.persistLocked(s, i.InstanceKey, i.Is, now)
 			touches(i.InstanceKey, i.Cause, i.Clock)
 		}
@@ -177,6 +178,7 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 		s.publish(s.snapshot.Load().Instances, now)
 		n.changed = true
 	}
+	s.refuses = s.kindLocked() == PersistentService
 	is := s.presentLocked()
 	n.presence = is != was || (meta == nil) != (s.meta == nil)
 	if is {
@@ -232,15 +234,35 @@ func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {
 }
 
 // endOverride ends the edit of an instance whose client has said goodbye, here
-// at once, and appends it to those that the log is to be told of. The goodbye
-// of a client is not that of a persistent instance.
-func (s *service) endOverride(ended []Edit, k InstanceKey) []Edit {
+// at once; the log is to be told. The goodbye of a client is not that of a
+// persistent instance.
+func (s *service) endOverride(n *news, k InstanceKey) {
 	o := s.overrides[k]
 	if o == nil || o.Sticky || o.over || s.persistent[k] != nil {
-		return ended
+		return
 	}
 	o.over = true
-	return append(ended, Edit{s.key, k, o.Revision, CauseOverrideEnded})
+	if n.durable == nil {
+		n.durable = &durableNews{}
+	}
+	n.durable.over = append(n.durable.over, Edit{s.key, k, o.Revision, CauseOverrideEnded})
+}
+
+// durableNews are those that have to do with the log.
+type durableNews struct {
+	committed bool // instances, or how they are checked
+	over      []Edit
+}
+
+func (r *Registry) tellDurable(key ServiceKey, n *durableNews) {
+	if n.committed && r.opts.Durable != nil {
+		r.opts.Durable(key)
+	}
+	if r.opts.OverrideOver != nil {
+		for _, e := range n.over {
+			r.opts.OverrideOver(e)
+		}
+	}
 }
 
 // EndedOverrides are the edits that are over here while the log still has

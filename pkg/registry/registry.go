@@ -237,9 +237,9 @@ func (s *service) aheadOf(now Stamp) bool {
 
 // A news is what a writer has to tell after it has let go of its locks.
 type news struct {
-	changed, presence, durable bool
-	wrote                      *Client // whose record changed, or nil
-	over                       []Edit
+	changed, presence bool
+	wrote             *Client      // whose record changed, or nil
+	durable           *durableNews // or nil: nearly always. A fifth field would not fit into registers
 }
 
 func (r *Registry) tell(key ServiceKey, n news) {
@@ -252,13 +252,8 @@ func (r *Registry) tell(key ServiceKey, n news) {
 	if n.wrote != nil && r.opts.Wrote != nil {
 		r.opts.Wrote(RecordKey{n.wrote.id, key})
 	}
-	if n.durable && r.opts.Durable != nil {
-		r.opts.Durable(key)
-	}
-	if r.opts.OverrideOver != nil {
-		for _, e := range n.over {
-			r.opts.OverrideOver(e)
-		}
+	if n.durable != nil {
+		r.tellDurable(key, n.durable)
 	}
 }
 

@@ -17,10 +17,10 @@ type service struct {
 	claims       map[InstanceKey][]*claim // of all publications, in no order
 	hides        map[InstanceKey]*hides   // the shard's, or nil: they outlive the service
 	checks       map[InstanceKey]*checked // in the same way
-	// What the log says of it, see [Registry.Commit].
-	persistent map[InstanceKey]*Persistent
-	overrides  map[InstanceKey]*override
-	meta       *ServiceMeta
+	overrides    map[InstanceKey]*override
+	persistent   map[InstanceKey]*Persistent
+	meta         *ServiceMeta
+	refuses      bool // clients that publish: it is persistent
 
 	history  *history // the shard's, once there is one: it stays for as long as the service does
 	touched  Stamp    // last register, deregister or change
@@ -320,18 +320,17 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 // The log comes first: where the kinds of two instances clash, it is the one
 // that all nodes agree on.
 func (s *service) shown(k InstanceKey) *Shown {
-	if len(s.persistent) > 0 {
-		if p := s.persistent[k]; p != nil {
-			return p.shown(s.checks[k])
-		}
+	if len(s.persistent) > 0 && s.persistent[k] != nil {
+		return s.persistent[k].shown(s.checks[k])
 	}
-	if win := s.winner(k); win != nil {
-		return win.shown()
-	}
-	return nil
+	return s.winner(k).shown()
 }
 
+// shown of no claim is nil.
 func (c *claim) shown() *Shown {
+	if c == nil {
+		return nil
+	}
 	of := c.pub.client
 	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving,
 		Slow: of.redo.Load() > 0}
