@@ -35,8 +35,7 @@ const (
 type probing struct {
 	*fixture // only for its registry, metrics and stalls
 	*Prober
-	key  registry.ServiceKey
-	seen chan struct{}
+	key registry.ServiceKey
 
 	mu       sync.Mutex
 	manners  map[string]manner
@@ -611,24 +610,24 @@ func TestAsk(t *testing.T) {
 // Thousands of dead addresses do not delay what is found of others, and the
 // rate holds.
 func TestDeadAddressesDelayNobody(t *testing.T) {
-	change := func(o *ProbeOptions) { o.Rate, o.Concurrency = 140, 140 }
+	change := func(o *ProbeOptions) { o.Rate, o.Concurrency = 56, 56 }
 	probeTest(t, change, func(p *probing) {
 		var ports []int
-		for port := range 1000 {
+		for port := range 400 {
 			ports = append(ports, port+1)
-			if port < 930 {
+			if port < 372 {
 				p.set(port+1, hangs)
 			}
 		}
 		p.persist(ports...)
 		at(3 * time.Minute)
 		unhealthy := strings.Count(p.shown(), "!")
-		if unhealthy != 930 {
-			t.Errorf("%d are unhealthy, want 930", unhealthy)
+		if unhealthy != 372 {
+			t.Errorf("%d are unhealthy, want 372", unhealthy)
 		}
 		// Once they are known, half of the rate is theirs: each is probed every
 		// 14 s, but the others every 5 s. At first they are like any others:
-		// 1000 at 70 a second, since those seen twice have the other half.
+		// 400 at 28 a second, since those seen twice have the other half.
 		var gaps []time.Duration
 		total := 0
 		p.mu.Lock()
@@ -654,16 +653,16 @@ func TestDeadAddressesDelayNobody(t *testing.T) {
 				t.Errorf("%v between two probes of a healthy instance", g)
 			}
 		}
-		if most > 140 {
+		if most > 56 {
 			t.Errorf("%d probes at once", most)
 		}
-		if total > 180*140 {
+		if total > 180*56 {
 			t.Errorf("%d probes in three minutes", total)
 		}
 		begun := time.Now()
-		p.set(950, refuses)
+		p.set(390, refuses)
 		for {
-			if s, ok := p.fixture.registry.Snapshot(p.key).Get(instance(950).InstanceKey); ok && !s.Healthy {
+			if s, ok := p.fixture.registry.Snapshot(p.key).Get(instance(390).InstanceKey); ok && !s.Healthy {
 				break
 			}
 			if time.Since(begun) > 6*time.Second {
@@ -687,10 +686,10 @@ func TestDeadAddressesDelayNobody(t *testing.T) {
 
 // Above the rate the interval stretches, for all alike.
 func TestRateStretchesTheInterval(t *testing.T) {
-	change := func(o *ProbeOptions) { o.Rate = 100 }
+	change := func(o *ProbeOptions) { o.Rate = 20 }
 	probeTest(t, change, func(p *probing) {
 		var ports []int
-		for port := range 2000 {
+		for port := range 400 {
 			ports = append(ports, port+1)
 		}
 		p.persist(ports...)
@@ -723,6 +722,45 @@ func TestStopEndsProbes(t *testing.T) {
 		p.Prober.Start()
 		p.Prober.Stop()
 	})
+}
+
+// The same over real sockets, with nothing left behind.
+func TestProberOverTheNetwork(t *testing.T) {
+	noLeaks(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	p := newProbing(t, func(o *ProbeOptions) {
+		o.Dial, o.Interval, o.Retry, o.Timeout = nil, 20*time.Millisecond, 5*time.Millisecond, 5*time.Second
+	})
+	p.Prober.Start()
+	defer p.Prober.Stop()
+	k := keyOf(t, l.Addr())
+	i := instance(k.Port)
+	i.IP, i.Persistent = k.IP, true
+	now := p.opts.Now()
+	p.fixture.registry.Commit([]registry.Change{{Service: p.key, Instances: []registry.PersistentChange{{InstanceKey: i.InstanceKey, Is: &registry.Persistent{Instance: i, Since: now, Judged: now}}}}})
+	for begun := time.Now(); p.count("probes_total", "TCP", "passed") < 5; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > 10*time.Second {
+			t.Fatal("no probe succeeds")
+		}
+	}
+	p.wantReports("")
+	l.Close()
+	<-done
+	p.until(fmt.Sprint(k.Port, "!"), 10*time.Second)
 }
 
 // A service that changes all the time is not read each time.
