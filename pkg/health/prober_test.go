@@ -494,6 +494,69 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
+// It comes back before that is done: then the record is of something that is
+// there.
+func TestBackWhileReporting(t *testing.T) {
+	slow := func(o *ProbeOptions) {
+		report := o.Report
+		o.Report = func(c registry.Check) {
+			time.Sleep(time.Second)
+			report(c)
+		}
+	}
+	probeTest(t, slow, func(p *probing) {
+		p.persist(80)
+		p.set(80, refuses)
+		for len(p.dials(80)) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		p.remove(80)
+		time.Sleep(300 * time.Millisecond)
+		p.persist(80)
+		p.wantReports("")
+		time.Sleep(time.Minute)
+		p.wantShown("80!")
+		p.change(func() {
+			if len(p.reports) != 2 || len(p.forgot) != 0 {
+				t.Errorf("reported %v, forgotten %v", p.reports, p.forgot)
+			}
+		})
+	})
+}
+
+// strike waits until a probe of a silent address has run out of time.
+func (p *probing) strike() {
+	for n := len(p.dials(80)); len(p.dials(80)) == n; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(600 * time.Millisecond)
+}
+
+// What a probe finds does not count if this node is no longer to say it.
+func TestDisownedDuringAProbe(t *testing.T) {
+	for name, change := range map[string]func(p *probing){
+		"another node is to check it": func(p *probing) { p.disowned = true },
+		"the switch is off":           func(p *probing) { p.off = true },
+	} {
+		probeTest(t, nil, func(p *probing) {
+			p.persist(80)
+			p.set(80, hangs)
+			p.strike()
+			p.strike()
+			for n := len(p.dials(80)); len(p.dials(80)) == n; {
+				time.Sleep(10 * time.Millisecond)
+			}
+			p.change(func() { change(p) })
+			time.Sleep(time.Minute)
+			p.change(func() {
+				if len(p.reports) != 0 {
+					t.Errorf("%s: reported %v", name, p.reports)
+				}
+			})
+		})
+	}
+}
+
 // A change of responsibility restarts counting, and the last result stays.
 func TestResponsibility(t *testing.T) {
 	probeTest(t, nil, func(p *probing) {
@@ -556,6 +619,22 @@ func TestProbesDuringAStall(t *testing.T) {
 	})
 }
 
+// Nor do strikes of before.
+func TestStallBetweenProbes(t *testing.T) {
+	probeTest(t, nil, func(p *probing) {
+		p.persist(80)
+		p.set(80, hangs)
+		p.strike()
+		p.strike()
+		p.Prober.Stalled()
+		p.strike()
+		p.strike()
+		p.wantReports("")
+		p.strike()
+		p.wantReports("80 false")
+	})
+}
+
 // H20: with the switch off nothing is probed and nothing changes.
 func TestSwitchedOff(t *testing.T) {
 	probeTest(t, nil, func(p *probing) {
@@ -590,11 +669,12 @@ func TestOwnTrouble(t *testing.T) {
 func TestAsk(t *testing.T) {
 	probeTest(t, nil, func(p *probing) {
 		p.change(func() { p.disowned = true }) // whoever asks is to check it
-		p.persist(80, 81, 82)
+		p.persist(80, 81, 82, 84)
 		p.set(81, refuses)
 		p.set(82, hangs)
+		p.set(84, vexed)
 		at(time.Second)
-		for port, want := range map[int]string{80: "true true tcp: connected", 81: "true false tcp: connection refused", 82: "true false tcp: connecting took longer than 500ms", 83: "false false it is not known here, or has no health check"} {
+		for port, want := range map[int]string{80: "true true tcp: connected", 81: "true false tcp: connection refused", 82: "true false tcp: connecting took longer than 500ms", 84: "false false tcp: too many open files", 83: "false false it is not known here, or has no health check"} {
 			known, healthy, reason := p.Ask(p.t.Context(), p.key, instance(port).InstanceKey)
 			if is := fmt.Sprint(known, healthy, " ", reason); is != want {
 				t.Errorf("%d: %s, want %s", port, is, want)
