@@ -219,7 +219,7 @@ func (t *tables) removeService(op *pb.RemoveService, b *batch) *pb.Result {
 	s := t.services[key]
 	switch {
 	case s == nil:
-		b.described(key, nil) // one that only waits to be cleaned up goes from the lists
+		b.described(key, nil)                                                      // one that only waits to be cleaned up goes from the lists
 		return refuse(pb.Result_NOT_FOUND, "service %s not found!", key.Grouped()) // S5
 	case len(s.instances) > 0:
 		return refuse(pb.Result_NOT_EMPTY, "Service %s is not empty, can't be delete. Please unregister instance first", key.Grouped())
