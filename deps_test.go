@@ -69,11 +69,11 @@ var imports = []struct {
 
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
-	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
+	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus, "github.com/go-sql-driver/mysql"}, nil},
 	{"pkg/grpcapi", []string{"pkg/registry", "pkg/nacos", "pkg/push"}, []string{grpc, zap, prometheus, "golang.org/x/sys/unix"}, nil},
 	{"pkg/httpapi", []string{"pkg/registry", "pkg/nacos", "pkg/api", "proto"}, []string{zap, prometheus, "google.golang.org/protobuf/proto"}, []string{module + "/pkg/health"}},
 
-	{"pkg/node", []string{"proto", "cluster", "distro", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
+	{"pkg/node", []string{"proto", "cluster", "distro", "raftstore", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
 		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist", "google.golang.org/protobuf/proto"}, nil},
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},

@@ -191,7 +191,7 @@ func (c *Cluster) Start(ctx context.Context) (err error) {
 	}
 	c.started = time.Now()
 	c.own = meta{
-		epoch: o.Epoch, wire: o.Wire, oldest: o.OldestWire, name: o.Name, host: host, cluster: o.ClusterID, version: o.Version,
+		epoch: o.Epoch, wire: o.Wire, oldest: o.OldestWire, name: o.Name, host: host, cluster: o.ClusterID, version: o.Version, commands: o.Commands,
 		ports: [5]uint16{uint16(o.HTTPPort), uint16(o.GRPCPort), uint16(o.PeerPort), uint16(o.RaftPort), uint16(port)},
 	}
 	if c.ml, err = memberlist.Create(c.tune(addr.Unmap(), port)); err != nil {

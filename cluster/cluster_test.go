@@ -39,6 +39,7 @@ type node struct {
 	messages  []message
 	connected []string
 	clusterID []string
+	founders  []string
 	views     []change
 	hold      chan struct{} // Message waits for it to be closed, if set
 }
@@ -97,10 +98,12 @@ func (w *world) make(host, addr, id string, epoch uint64, change ...func(*Option
 				defer n.mu.Unlock()
 				n.connected = append(n.connected, peer)
 			},
-			ClusterID: func(id string) {
+			ClusterID: func(id string, founders []string) error {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.clusterID = append(n.clusterID, id)
+				n.founders = append(n.founders, founders...)
+				return nil
 			},
 			Members: func(v *View) {
 				n.mu.Lock()
@@ -296,6 +299,15 @@ func TestJoin(t *testing.T) {
 					return true
 				})
 				time.Sleep(time.Minute)
+				// One node makes the id, for all that there are.
+				var founders, ids []string
+				for _, n := range nodes {
+					ids = append(ids, n.opts.ID)
+					founders = append(founders, n.founders...)
+				}
+				if !slices.Equal(founders, ids) {
+					t.Error("founders", founders)
+				}
 				for _, n := range nodes {
 					if !slices.Equal(n.clusterID, []string{nodes[0].ClusterID()}) {
 						t.Error("reported", n.clusterID)

@@ -131,7 +131,7 @@ func (c *Cluster) takeFacts() {
 		newLife := f.meta.epoch > m.Epoch
 		if f.alive {
 			m.meta = f.meta
-			m.Name, m.Host, m.Version, m.Wire = f.meta.name, f.meta.host, f.meta.version, f.meta.wire
+			m.Name, m.Host, m.Version, m.Wire, m.Commands = f.meta.name, f.meta.host, f.meta.version, f.meta.wire, f.meta.commands
 			m.HTTPPort, m.GRPCPort, m.PeerPort, m.RaftPort = int(f.meta.ports[0]), int(f.meta.ports[1]), int(f.meta.ports[2]), int(f.meta.ports[3])
 			m.GossipPort, m.Gossip = int(f.meta.ports[4]), f.addr
 			m.Epoch = max(m.Epoch, f.meta.epoch)
@@ -483,18 +483,18 @@ func (c *Cluster) found() {
 	if c.opts.Expect <= 0 || c.ClusterID() != "" {
 		return
 	}
+	founders := []string{c.opts.ID}
 	if c.opts.Expect == 1 && len(c.opts.Join) == 0 {
-		c.setClusterID("", true)
+		c.setClusterID("", founders)
 		return
 	}
 	now := time.Now()
-	members := 1
 	c.mu.Lock()
 	for id, m := range c.members {
 		if !m.gossiping || m.State != Alive {
 			continue
 		}
-		members++
+		founders = append(founders, id)
 		if m.meta.cluster != "" || id < c.opts.ID || now.Sub(m.since) < foundAfter {
 			c.mu.Unlock()
 			return
@@ -502,11 +502,12 @@ func (c *Cluster) found() {
 	}
 	c.mu.Unlock()
 	after := foundAfter
-	if members == 1 {
+	if len(founders) == 1 {
 		after = aloneAfter
 	}
-	if members >= c.opts.Expect && now.Sub(c.started) >= after {
-		c.setClusterID("", true)
+	if len(founders) >= c.opts.Expect && now.Sub(c.started) >= after {
+		slices.Sort(founders)
+		c.setClusterID("", founders)
 	}
 }
 
@@ -525,23 +526,28 @@ func (c *Cluster) adopt() {
 	}
 	c.mu.Unlock()
 	if adopted != "" {
-		c.setClusterID(adopted, false)
+		c.setClusterID(adopted, nil)
 	}
 }
 
-func (c *Cluster) setClusterID(id string, made bool) {
-	if made {
+// setClusterID takes an id, or makes one for its founders. The others hear of it
+// when the handler has seen to it that it stays.
+func (c *Cluster) setClusterID(id string, founders []string) {
+	if founders != nil {
 		var raw [16]byte
 		rand.Read(raw[:])
 		id = hex.EncodeToString(raw[:])
 	}
+	if c.opts.Handlers.ClusterID != nil {
+		if err := c.opts.Handlers.ClusterID(id, founders); err != nil {
+			c.log.Error("the id of the cluster cannot be kept", zap.String("cluster", id), zap.Error(err))
+			return
+		}
+	}
 	c.mu.Lock()
 	c.own.cluster = id
 	c.mu.Unlock()
-	c.log.Info("cluster id", zap.String("cluster", id), zap.Bool("made", made))
-	if c.opts.Handlers.ClusterID != nil {
-		c.opts.Handlers.ClusterID(id)
-	}
+	c.log.Info("cluster id", zap.String("cluster", id), zap.Bool("made", founders != nil))
 	c.announce()
 }
 

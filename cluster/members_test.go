@@ -78,7 +78,7 @@ func TestParseTarget(t *testing.T) {
 }
 
 func TestMeta(t *testing.T) {
-	m := meta{leaving: true, epoch: 1 << 60, wire: 3, oldest: 2, ports: [5]uint16{1, 2, 3, 4, 5}, name: "n", host: "host.test", cluster: "c", version: "1.2.3"}
+	m := meta{leaving: true, epoch: 1 << 60, wire: 3, oldest: 2, ports: [5]uint16{1, 2, 3, 4, 5}, name: "n", host: "host.test", cluster: "c", version: "1.2.3", commands: 7}
 	b := m.encode()
 	if got, err := decodeMeta(b); err != nil || got != m {
 		t.Errorf("%+v, %v", got, err)
@@ -86,7 +86,12 @@ func TestMeta(t *testing.T) {
 	if got, err := decodeMeta(append(b, "more of a later version"...)); err != nil || got != m {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for i := range b {
+	early := m
+	early.commands = 0
+	if got, err := decodeMeta(b[:len(b)-4]); err != nil || got != early {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for i := range len(b) - 4 {
 		if _, err := decodeMeta(b[:i]); err == nil {
 			t.Errorf("%d bytes are taken", i)
 		}

@@ -14,6 +14,7 @@ import (
 //	wire, oldest wire         4 bytes each
 //	five ports                2 bytes each
 //	name, host, cluster, version of the release: length (1 byte), bytes
+//	commands                  4 bytes; early nodes end before it
 //
 // A later version may add fields at the end: what follows is ignored.
 type meta struct {
@@ -25,6 +26,7 @@ type meta struct {
 	host         string
 	cluster      string
 	version      string
+	commands     uint32
 }
 
 const (
@@ -54,7 +56,7 @@ func (m *meta) encode() []byte {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
 	}
-	return b
+	return binary.BigEndian.AppendUint32(b, m.commands)
 }
 
 // cut shortens a string to a number of bytes, between runes.
@@ -89,6 +91,9 @@ func decodeMeta(b []byte) (meta, error) {
 		}
 		*s = string(b[1 : 1+b[0]])
 		b = b[1+b[0]:]
+	}
+	if len(b) >= 4 {
+		m.commands = binary.BigEndian.Uint32(b)
 	}
 	return m, nil
 }

@@ -24,6 +24,7 @@ type Options struct {
 	Version    string // release
 	Wire       uint32 // what the messages on the streams look like; at least 1
 	OldestWire uint32 // what is still understood; 0: Wire alone
+	Commands   uint32 // version of the commands of the log that it understands
 
 	Bind      string // address to listen on
 	Advertise string // address or name that others use; "": Bind, or what the machine has if Bind is unspecified
@@ -82,8 +83,11 @@ type Handlers struct {
 	Calls map[string]func(ctx context.Context, from string, body []byte) ([]byte, error)
 	// Members gets every new view, in order, on one goroutine.
 	Members func(*View)
-	// ClusterID is told, once, the id that was made or adopted.
-	ClusterID func(string)
+	// ClusterID is told the id that was made or adopted, before anybody else
+	// is. With an error it is not taken, and comes again. founders are the
+	// members for which this node made it, itself included, sorted; nil: it
+	// was adopted.
+	ClusterID func(id string, founders []string) error
 }
 
 // Via is how a message came.
@@ -125,6 +129,7 @@ type Member struct {
 	GossipPort int
 	Version    string
 	Wire       uint32
+	Commands   uint32 // 0: its release does not say
 	// Gossip is where it gossips; for Options.Known of a later start.
 	Gossip netip.AddrPort
 }

@@ -304,12 +304,18 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 	}
 	records := make([]registry.Record, 0, publications)
 	var probes []registry.Probe
+	var checks []registry.Check
 	for _, n := range news {
 		if n.publication != nil {
 			records = append(records, *n.publication)
 		}
 		if n.probe != nil {
 			probes = append(probes, *n.probe)
+		}
+		if n.check != nil {
+			c := *n.check
+			c.By = id
+			checks = append(checks, c)
 		}
 	}
 	for _, r := range absent {
@@ -323,7 +329,7 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 			}
 		}
 	}
-	if len(records) == 0 && len(probes) == 0 {
+	if len(records) == 0 && len(probes) == 0 && len(checks) == 0 {
 		return nil
 	}
 	return func(r Registry) {
@@ -332,6 +338,9 @@ func registryCall(id registry.Life, news []decoded, absent []*record, clock regi
 		}
 		for _, p := range probes {
 			r.Unanswered(p)
+		}
+		for _, c := range checks {
+			r.Checked(c)
 		}
 	}
 }

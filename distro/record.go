@@ -21,6 +21,7 @@ import (
 const (
 	kindPublication = 1
 	kindProbe       = 2
+	kindCheck       = 3
 )
 
 // What can be wrong with a record of another node.
@@ -132,12 +133,14 @@ func readFields(raw []byte) (f fields, err error) {
 	return f, nil
 }
 
-// A decoded record is what the registry is told. Both nil: of a kind that this
-// release does not know, or with a value that it cannot read; then unreadable.
+// A decoded record is what the registry is told. All nil: a check that is let
+// go; or a kind that this release does not know; or a value that it cannot
+// read, then unreadable.
 type decoded struct {
 	*record
 	publication *registry.Record
 	probe       *registry.Probe
+	check       *registry.Check // without By, whose life the record does not name
 	unreadable  bool
 }
 
@@ -161,6 +164,11 @@ func decodeRecord(raw []byte, in names) (decoded, error) {
 	case kindProbe:
 		d.probe = readProbe(f)
 		d.unreadable = d.probe == nil
+	case kindCheck:
+		if !f.gone {
+			d.check = readCheck(f)
+			d.unreadable = d.check == nil
+		}
 	}
 	return d, nil
 }
@@ -399,6 +407,29 @@ func readProbe(f fields) *registry.Probe {
 	return &registry.Probe{Of: readLife(k.GetOf()), Service: registry.ServiceKey{Namespace: k.GetNamespace(), Group: k.GetGroup(), Name: k.GetService()},
 		Instance: registry.InstanceKey{IP: k.GetIp(), Port: int(k.GetPort()), Cluster: k.GetCluster()},
 		UpTo:     registry.Stamp(p.GetUpTo()), Made: registry.Stamp(p.GetMade())}
+}
+
+func encodeCheckKey(k checkKey) []byte {
+	return encode(&pb.CheckKey{Namespace: valid(k.service.Namespace), Group: valid(k.service.Group), Service: valid(k.service.Name),
+		Ip: valid(k.IP), Port: uint32(k.Port), Cluster: valid(k.Cluster)})
+}
+
+func encodeCheck(c *registry.Check) []byte {
+	return encode(&pb.Check{Healthy: c.Healthy, Made: uint64(c.Made), Reason: valid(c.Reason)})
+}
+
+func readCheck(f fields) *registry.Check {
+	var k pb.CheckKey
+	var c pb.Check
+	if proto.Unmarshal(f.key, &k) != nil || proto.Unmarshal(f.value, &c) != nil {
+		return nil
+	}
+	return &registry.Check{Service: registry.ServiceKey{Namespace: k.GetNamespace(), Group: k.GetGroup(), Name: k.GetService()},
+		InstanceKey: registry.InstanceKey{IP: k.GetIp(), Port: int(k.GetPort()), Cluster: k.GetCluster()},
+		Healthy:     c.GetHealthy(), Reason: c.GetReason(),
+		// The clock of a record is refused if it is far ahead: a check from
+		// the future would count for ever.
+		Made: min(registry.Stamp(c.GetMade()), f.clock)}
 }
 
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -83,6 +83,7 @@ type Registry interface {
 	SetAlone(bool)
 	ForgetLife(registry.Life)
 	Unanswered(registry.Probe)
+	Checked(registry.Check)
 	Orphans(registry.Life, func(registry.ServiceKey, *registry.Shown))
 }
 
@@ -250,7 +251,7 @@ func New(o Options) *Replicator {
 		staged: map[stageKey]*staged{}, pulling: map[registry.Life]*pull{}, logged: map[string]bool{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.dialler, d.leaseDue, d.probesDue = newDialler(), make(chan struct{}, 1), make(chan struct{}, 1)
-	d.dirty = dirtyKeys{keys: map[registry.RecordKey]struct{}{}, wake: make(chan struct{}, 1)}
+	d.dirty = dirtyKeys{keys: map[registry.RecordKey]struct{}{}, checks: map[checkKey]*registry.Check{}, wake: make(chan struct{}, 1)}
 	d.preserve = preservation{aliveSince: map[string]time.Time{}, stable: map[string]bool{}}
 	for _, id := range o.Stable {
 		d.preserve.stable[id] = true

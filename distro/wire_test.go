@@ -44,16 +44,28 @@ func sampleProbe() registry.Probe {
 		UpTo: registry.StampAt(1_700_000_000_000), Made: registry.StampAt(1_700_000_030_000)}
 }
 
+func sampleCheck() registry.Check {
+	return registry.Check{Service: testService, InstanceKey: registry.InstanceKey{IP: "10.0.0.3", Port: 3306, Cluster: "c"}, Healthy: true,
+		Made: registry.StampAt(1_700_000_070_000) + 1, Reason: "Anmeldung gelöst"}
+}
+
+func encodeSampleCheck(c registry.Check, version uint64) []byte {
+	return encodeRecord(kindCheck, string(encodeCheckKey(checkKey{c.Service, c.InstanceKey})), version, c.Made, false, encodeCheck(&c))
+}
+
 // samples of the first wire version. The files have been recorded: what this
 // release reads from them, and what it writes, must stay.
 func samples() map[string][]byte {
 	gone := samplePublication()
 	gone.Gone, gone.Instances, gone.Cause, gone.Moving = true, nil, registry.CauseDeregistered, true
 	probeKey, probeValue := encodeProbe(sampleProbe())
+	checkKey := string(encodeCheckKey(checkKey{sampleCheck().Service, sampleCheck().InstanceKey}))
 	out := map[string][]byte{
 		"publication": encodeSample(samplePublication(), 5),
 		"tombstone":   encodeSample(gone, 6),
 		"probe":       encodeRecord(kindProbe, string(probeKey), 7, sampleProbe().Made, true, probeValue),
+		"check":       encodeSampleCheck(sampleCheck(), 9),
+		"check-gone":  encodeRecord(kindCheck, checkKey, 10, sampleCheck().Made+1, true, encodeCheck(&registry.Check{Made: sampleCheck().Made + 1})),
 		"unknown":     encodeRecord(77, "any\x00key", 8, registry.StampAt(1), false, []byte{1, 2, 3}),
 		"pull":        encode(&pb.Message{Body: &pb.Message_Pull{Pull: &pb.Pull{Life: lifeMessage(testLife(3, 9)), From: 12}}}),
 		"ack":         encode(&pb.Message{Body: &pb.Message_Ack{Ack: &pb.Ack{Life: lifeMessage(testLife(3, 9)), Applied: 12}}}),
@@ -97,7 +109,7 @@ func TestWire1(t *testing.T) {
 			t.Errorf("%s is written in another way: %x, was %x", name, is, was)
 		}
 		switch name {
-		case "publication", "tombstone", "probe", "unknown":
+		case "publication", "tombstone", "probe", "check", "check-gone", "unknown":
 			if d, err := decodeRecord(was, nil); err != nil || d.unreadable {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -135,12 +147,38 @@ func TestProbeRoundTrip(t *testing.T) {
 	}
 }
 
+func TestCheckRoundTrip(t *testing.T) {
+	want := sampleCheck()
+	d, err := decodeRecord(encodeSampleCheck(want, 1), nil)
+	if err != nil || d.check == nil || *d.check != want || d.gone || d.kind != kindCheck {
+		t.Errorf("%+v, %v", d.check, err)
+	}
+	// One from the future would count for ever; the clock of a record cannot
+	// be far ahead.
+	key := string(encodeCheckKey(checkKey{want.Service, want.InstanceKey}))
+	d, err = decodeRecord(encodeRecord(kindCheck, key, 1, want.Made-5, false, encodeCheck(&want)), nil)
+	if err != nil || d.check == nil || d.check.Made != want.Made-5 {
+		t.Errorf("%+v, %v", d.check, err)
+	}
+	if d, err = decodeRecord(encodeRecord(kindCheck, key, 1, want.Made, true, nil), nil); err != nil || d.check != nil || d.unreadable || !d.gone {
+		t.Errorf("a tombstone: %+v, %v", d, err)
+	}
+	if d, err = decodeRecord(encodeRecord(kindCheck, key, 1, want.Made, false, []byte("\xff")), nil); err != nil || d.check != nil || !d.unreadable {
+		t.Errorf("nonsense: %+v, %v", d, err)
+	}
+	// What is not UTF-8 comes from a checked server, or an old log.
+	want.Reason, want.Service.Name = "a\xff", "s\xfe"
+	if d, err = decodeRecord(encodeSampleCheck(want, 1), nil); err != nil || d.check == nil || d.check.Reason != "a\uFFFD" || d.check.Service.Name != "s\uFFFD" {
+		t.Errorf("%+v, %v", d.check, err)
+	}
+}
+
 // The records are written by hand; they are those of peer.proto.
 func TestRecordIsTheMessage(t *testing.T) {
 	for name, raw := range samples() {
 		var m pb.Record
 		switch name {
-		case "publication", "tombstone", "probe", "unknown":
+		case "publication", "tombstone", "probe", "check", "check-gone", "unknown":
 			if err := proto.Unmarshal(raw, &m); err != nil {
 				t.Fatal(err)
 			}
@@ -239,6 +277,12 @@ func FuzzRecord(f *testing.F) {
 			again, err := decodeRecord(encodeSample(*d.publication, d.version), nil)
 			if err != nil || again.publication == nil {
 				t.Errorf("%v", err)
+			}
+		}
+		if d.check != nil {
+			again, err := decodeRecord(encodeSampleCheck(*d.check, d.version), nil)
+			if err != nil || again.check == nil || *again.check != *d.check {
+				t.Errorf("%+v, %v", again.check, err)
 			}
 		}
 	})

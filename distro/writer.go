@@ -10,15 +10,22 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
-// dirtyKeys are own keys that have changed and were not written yet, and probe
-// results to be written. A set: its size is bounded by what own clients
-// publish, and a burst on one key is one record.
+// dirtyKeys are own keys that have changed and were not written yet, and
+// results of probes and checks to be written. Sets: their size is bounded by
+// what own clients publish and by the persistent instances, and a burst on one
+// key is one record.
 type dirtyKeys struct {
 	mu     sync.Mutex
 	keys   map[registry.RecordKey]struct{}
-	probes []registry.Probe // at most one per dial, see ProbeRate
-	busy   bool             // keys were taken and are being written
+	probes []registry.Probe             // at most one per dial, see ProbeRate
+	checks map[checkKey]*registry.Check // nil: it is let go
+	busy   bool                         // keys were taken and are being written
 	wake   chan struct{}
+}
+
+type checkKey struct {
+	service registry.ServiceKey
+	registry.InstanceKey
 }
 
 // Wrote marks a key of an own client as changed; it is registry.Options.Wrote.
@@ -44,27 +51,68 @@ func (d *Replicator) writeProbe(p registry.Probe) {
 	d.pokeWriter()
 }
 
-// take returns at most n keys, and the probes.
-func (q *dirtyKeys) take(n int) (keys []registry.RecordKey, probes []registry.Probe) {
+// WriteCheck has other nodes know of a check that this node has made; the own
+// registry is the caller's business. It does not block.
+func (d *Replicator) WriteCheck(c registry.Check) {
+	d.writeCheck(checkKey{c.Service, c.InstanceKey}, &c)
+}
+
+// ForgetCheck lets go of the own record of an instance that is not there any
+// more. Who has heard of the check goes on to know it for as long as the
+// registry remembers it. It does not block.
+func (d *Replicator) ForgetCheck(key registry.ServiceKey, ik registry.InstanceKey) {
+	d.writeCheck(checkKey{key, ik}, nil)
+}
+
+func (d *Replicator) writeCheck(k checkKey, c *registry.Check) {
+	d.dirty.mu.Lock()
+	if was := d.dirty.checks[k]; c == nil || was == nil || was.Made < c.Made {
+		d.dirty.checks[k] = c
+	}
+	d.dirty.mu.Unlock()
+	d.pokeWriter()
+}
+
+// A dirty is what the writer takes at a time.
+type dirty struct {
+	keys   []registry.RecordKey
+	probes []registry.Probe
+	checks map[checkKey]*registry.Check
+}
+
+func (t *dirty) empty() bool { return len(t.keys) == 0 && len(t.probes) == 0 && len(t.checks) == 0 }
+
+// take returns at most n keys and n checks, and the probes.
+func (q *dirtyKeys) take(n int) (t dirty) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for k := range q.keys {
-		if len(keys) == n {
+		if len(t.keys) == n {
 			break
 		}
-		keys = append(keys, k)
+		t.keys = append(t.keys, k)
 		delete(q.keys, k)
 	}
-	probes, q.probes = q.probes, nil
-	q.busy = len(keys) > 0 || len(probes) > 0
-	return keys, probes
+	for k, c := range q.checks {
+		if len(t.checks) == n {
+			break
+		}
+		if t.checks == nil {
+			t.checks = map[checkKey]*registry.Check{}
+		}
+		t.checks[k] = c
+		delete(q.checks, k)
+	}
+	t.probes, q.probes = q.probes, nil
+	q.busy = !t.empty()
+	return t
 }
 
 // clean: all that was marked is in the life.
 func (q *dirtyKeys) clean() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.keys) == 0 && len(q.probes) == 0 && !q.busy
+	return len(q.keys) == 0 && len(q.probes) == 0 && len(q.checks) == 0 && !q.busy
 }
 
 // writeLoop is the writer of the own life; Stalled writes too.
@@ -93,11 +141,11 @@ func (d *Replicator) writePending() {
 func (d *Replicator) writeSome() bool {
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	keys, probes := d.dirty.take(writeBatch)
-	if len(keys) == 0 && len(probes) == 0 {
+	t := d.dirty.take(writeBatch)
+	if t.empty() {
 		return false
 	}
-	d.write(keys, probes)
+	d.write(t)
 	return true
 }
 
@@ -113,26 +161,46 @@ type draft struct {
 	hides bool
 }
 
-func (d *Replicator) write(keys []registry.RecordKey, probes []registry.Probe) {
-	encoded := make([][]byte, len(keys))
-	before := make([]*record, len(keys))
-	for n, k := range keys {
+func (d *Replicator) write(t dirty) {
+	encoded := make([][]byte, len(t.keys))
+	before := make([]*record, len(t.keys))
+	for n, k := range t.keys {
 		encoded[n] = encodeKey(k)
+	}
+	checked := make(map[string]*registry.Check, len(t.checks)) // by encoded key
+	for k, c := range t.checks {
+		checked[string(encodeCheckKey(k))] = c
 	}
 	d.mu.Lock()
 	version := d.own.applied
-	for n := range keys {
+	for n := range t.keys {
 		before[n] = d.own.records[mapKey(kindPublication, encoded[n])]
+	}
+	for key, c := range checked {
+		was := d.own.records[mapKey(kindCheck, []byte(key))]
+		if c == nil && (was == nil || was.gone) || c != nil && was != nil && was.clock >= c.Made {
+			delete(checked, key)
+		}
 	}
 	d.mu.Unlock()
 
-	drafts := make([]draft, 0, len(keys)+len(probes))
-	for n, k := range keys {
+	drafts := make([]draft, 0, len(t.keys)+len(t.probes)+len(checked))
+	for n, k := range t.keys {
 		if dr, changed := d.draft(k, encoded[n], before[n]); changed {
 			drafts = append(drafts, dr)
 		}
 	}
-	for _, p := range probes {
+	for key, c := range checked {
+		dr := draft{kind: kindCheck, key: []byte(key)}
+		if c != nil {
+			dr.value, dr.clock = encodeCheck(c), c.Made
+		} else {
+			dr.gone, dr.clock = true, d.opts.Clock.Now()
+			dr.value = encodeCheck(&registry.Check{Made: dr.clock}) // readers do not look at it
+		}
+		drafts = append(drafts, dr)
+	}
+	for _, p := range t.probes {
 		key, value := encodeProbe(p)
 		// As a tombstone it goes by itself after the grace, when it hides
 		// nothing any more.

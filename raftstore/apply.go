@@ -16,6 +16,7 @@ import (
 // command, so that it comes to the same on every node.
 func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	clock := registry.Stamp(cmd.GetClock())
+	b.clock = clock
 	switch op := cmd.GetOp().(type) {
 	case *pb.Command_PutInstance:
 		return t.putInstance(op.PutInstance, clock, b)
@@ -218,6 +219,7 @@ func (t *tables) removeService(op *pb.RemoveService, b *batch) *pb.Result {
 	s := t.services[key]
 	switch {
 	case s == nil:
+		b.described(key, nil)                                                      // one that only waits to be cleaned up goes from the lists
 		return refuse(pb.Result_NOT_FOUND, "service %s not found!", key.Grouped()) // S5
 	case len(s.instances) > 0:
 		return refuse(pb.Result_NOT_EMPTY, "Service %s is not empty, can't be delete. Please unregister instance first", key.Grouped())
@@ -367,6 +369,7 @@ func (t *tables) removeUser(name string) *pb.Result {
 // service and in it the last state of each instance and edit: readers get one
 // new picture of a service whatever the number of commands.
 type batch struct {
+	clock   registry.Stamp // of the command that is carried out
 	changes []registry.Change
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
@@ -401,7 +404,7 @@ func (b *batch) instance(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Instances = append(c.Instances, registry.PersistentChange{})
 	}
-	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause}
+	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
 }
 
 func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
@@ -414,7 +417,7 @@ func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Overrides = append(c.Overrides, registry.OverrideChange{})
 	}
-	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause}
+	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
 }
 
 func (b *batch) described(key registry.ServiceKey, meta *registry.ServiceMeta) {

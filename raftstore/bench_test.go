@@ -16,10 +16,10 @@ import (
 	pb "github.com/starling-registry/starling/proto"
 )
 
-// nobody reads what is committed.
-type nobody struct{}
+// unread is where nobody reads what is committed.
+type unread struct{}
 
-func (nobody) Commit([]registry.Change) {}
+func (unread) Commit([]registry.Change) {}
 
 // registrations are n instances in services of 20.
 func registrations(n int) []*raft.Log {
@@ -40,7 +40,7 @@ func registrations(n int) []*raft.Log {
 	return logs
 }
 
-func benchFSM() *fsm { return newFSM(nobody{}, registry.NewClock(0, 0), zap.NewNop()) }
+func benchFSM() *fsm { return newFSM(unread{}, registry.NewClock(0, 0), zap.NewNop()) }
 
 func applyAll(f *fsm, logs []*raft.Log, batch int) {
 	for len(logs) > 0 {

@@ -4,9 +4,9 @@
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
 // runs a node until a signal comes; members.go, cluster.go, verify.go,
-// history.go and drain.go ask running nodes over their native API, with what
-// they share in remote.go; bench.go measures servers as a client. Start reading
-// at run.
+// history.go, drain.go, raft.go and backup.go ask running nodes over their native
+// API, with what they share in remote.go; recover.go works on the files of a
+// stopped one; bench.go measures servers as a client. Start reading at run.
 package main
 
 import (
@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/starling-registry/starling/pkg/node"
 )
 
 // Exit statuses. Scripts rely on them.
@@ -35,6 +37,7 @@ type process struct {
 	env            []string // NAME=value
 	stdout, stderr io.Writer
 	notify         func(chan<- os.Signal) // subscribes to requests to stop
+	log            offlineLog
 }
 
 func main() {
@@ -44,6 +47,7 @@ func main() {
 		stdout: os.Stdout,
 		stderr: os.Stderr,
 		notify: func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) },
+		log:    offlineLog{inspect: node.InspectLog, recover: node.RecoverLog, check: node.CheckBackup},
 	}))
 }
 
@@ -81,7 +85,7 @@ Why did that instance vanish, and how are the nodes?
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), drainCommand(p),
-		benchCommand(p), versionCommand())
+		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)

@@ -28,7 +28,7 @@ import (
 // list of NAME=value.
 func starling(env []string, args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	status = run(&process{args: args, env: env, stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}})
+	status = run(&process{args: args, env: env, stdout: &out, stderr: &errs, notify: func(chan<- os.Signal) {}, log: fakeLog()})
 	return status, out.String(), errs.String()
 }
 
@@ -213,6 +213,9 @@ func TestEverySettingFromEachSource(t *testing.T) {
 		"max-instances-per-connection": "106", "max-streams-per-connection": "107", "max-header-bytes": "10800",
 		"max-fuzzy-patterns": "109", "max-fuzzy-matches": "110",
 		"max-request-bytes": "100000", "history-per-service": "30", "history-bytes": "100001",
+		"raft-heartbeat": "51ms", "raft-replace-after": "52ms", "raft-remove-after": "53ms", "raft-snapshot-every": "154ms",
+		"raft-snapshot-entries": "155", "raft-snapshot-bytes": "100002", "check-interval": "56ms", "check-timeout": "57ms", "check-rate": "158", "check-strikes": "5",
+		"max-restore-bytes": "1048577",
 		// A list is printed as one.
 		"join": "[10.0.0.2 10.0.0.3:9858]", "expect": "3", "gossip-key-file": "key",
 	}

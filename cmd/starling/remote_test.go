@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,6 +73,10 @@ func (n *apiNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if e, isErr := a.(*api.Error); isErr {
 		w.WriteHeader(e.Status)
 		a = map[string]any{"error": e}
+	}
+	if b, isBackup := a.(rawBackup); isBackup {
+		b.write(w)
+		return
 	}
 	_ = json.NewEncoder(w).Encode(a)
 }
@@ -145,7 +150,9 @@ func TestRemoteErrors(t *testing.T) {
 	old := newAPINode(t) // has nothing of what is asked
 	evil := newAPINode(t)
 	evil.answers["GET /members"] = &api.Error{Status: 500, Code: "x", Message: "\x1b[2Jgone\nstarling: all is well"}
-	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"}} {
+	backup := file(t, aBackup)
+	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
+		{"raft"}, {"backup", filepath.Join(t.TempDir(), "b")}, {"backup", "-"}, {"restore", backup}, {"members", "remove", "node-c"}} {
 		f := func(status int, env []string, server string, says ...string) {
 			t.Helper()
 			args := args
@@ -175,6 +182,8 @@ func TestRemoteErrors(t *testing.T) {
 	for _, args := range [][]string{{"members", "x"}, {"cluster", "x"}, {"verify", "x"}, {"history"}, {"history", "s", "i", "x"}, {"drain", "x"},
 		{"members", "--servers", "a,b"}, {"drain", "--servers", "a,b"}, {"history", "s", "--servers", "a,b"},
 		{"cluster", "--server", "a", "--servers", "b"}, {"verify", "--servers", "a,a:8848"}, {"verify", "--servers", "a,b:x"},
+		{"raft", "x"}, {"raft", "--server", "a", "--servers", "b"}, {"backup"}, {"backup", "a", "b"}, {"backup", "-", "--json"}, {"backup", "x", "--servers", "a"},
+		{"restore"}, {"restore", "a", "b"}, {"members", "remove"}, {"members", "remove", ""}, {"members", "remove", "a", "b"}, {"members", "remove", "a", "--servers", "b"},
 		{"verify", "--within", "10"}, {"verify", "--within", "-1s"}} {
 		if status, _, stderr := starling(nil, args...); status != exitUsage || !strings.Contains(stderr, "--help") {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
@@ -183,14 +192,15 @@ func TestRemoteErrors(t *testing.T) {
 }
 
 func TestRemoteHelp(t *testing.T) {
-	for _, cmd := range []string{"members", "cluster", "verify", "history", "drain"} {
-		_, help, _ := starling(nil, cmd, "--help")
+	for _, cmd := range []string{"members", "members remove", "cluster", "verify", "history", "drain", "raft", "backup", "restore"} {
+		words := strings.Fields(cmd)
+		_, help, _ := starling(nil, append(words, "--help")...)
 		for _, s := range []string{"Examples:", "starling " + cmd, "--server", "STARLING_SERVER", "--json"} {
 			if !strings.Contains(help, s) {
 				t.Errorf("%s --help lacks %s", cmd, s)
 			}
 		}
-		if several := strings.Contains(help, "--servers string"); several != (cmd == "cluster" || cmd == "verify") {
+		if several := strings.Contains(help, "--servers string"); several != (cmd == "cluster" || cmd == "verify" || cmd == "raft") {
 			t.Errorf("%s --help: --servers %v", cmd, several)
 		}
 		if named := strings.Contains(help, "--namespace string"); named != (cmd == "history" || cmd == "verify") {
@@ -205,11 +215,18 @@ func TestRemoteHelp(t *testing.T) {
 			}
 		}
 		// The shell offers flags, and no files.
-		if _, out, _ := starling(nil, "__complete", cmd, "--serv"); !strings.Contains(out, "--server") {
+		complete := append([]string{"__complete"}, words...)
+		if _, out, _ := starling(nil, append(complete, "--serv")...); !strings.Contains(out, "--server") {
 			t.Errorf("%s: completion of flags: %s", cmd, out)
 		}
 		for _, args := range [][]string{{""}, {"--server", ""}, {"--namespace", ""}} {
-			if _, out, _ := starling(nil, append([]string{"__complete", cmd}, args...)...); out != ":4\n" {
+			expected := ":4\n"
+			if args[0] == "" && (cmd == "backup" || cmd == "restore") {
+				expected = ":0\n" // but these take one
+			} else if args[0] == "" && cmd == "members" {
+				expected = "remove\tTake a node that is gone for good out of the log of the cluster\n:4\n"
+			}
+			if _, out, _ := starling(nil, append(complete, args...)...); out != expected {
 				t.Errorf("%s: completion of %v: %q", cmd, args, out)
 			}
 		}

@@ -74,7 +74,7 @@ func newSettings(logFormat string) *settings {
 	f.StringVar(&s.opts.GossipKeyFile, "gossip-key-file", "", "file with the secrets that the nodes share, one in a line; the first is used, all are accepted; read again when it changes")
 	f.BoolVar(&s.opts.InsecureCluster, "insecure-cluster", false, "run a cluster on other addresses than loopback without a secret: whoever reaches its ports can write")
 	f.IntVar(&s.opts.PeerPort, "peer-port", 0, "port for gRPC between nodes (default port+1001)")
-	f.IntVar(&s.opts.RaftPort, "raft-port", 0, "port for Raft (default port-1000); reserved")
+	f.IntVar(&s.opts.RaftPort, "raft-port", 0, "port for Raft (default port-1000)")
 	f.IntVar(&s.opts.GossipPort, "gossip-port", 0, "port for gossip, TCP and UDP (default port-902)")
 	f.StringVar(&s.opts.PeerCert, "peer-cert", "", "PEM file: this node's certificate for TLS between nodes, in place of one derived from the secret")
 	f.StringVar(&s.opts.PeerKey, "peer-key", "", "PEM file: its key")

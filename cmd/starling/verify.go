@@ -38,6 +38,9 @@ A service that has not changed for 2 seconds on any node must be the same on all
 them. One that is changing is asked for again, until it has been quiet and equal, or
 --within is over. What differs, and what never was quiet, is listed.
 
+The tables of the log (persistent instances, settings, accounts) must be the same on
+nodes that have carried out the same entries of it; one that is behind is asked again.
+
 The members that --server knows are asked, through it or, if that fails, at their own
 addresses; those that are not alive are named and left out. With --servers each of
 these is asked itself, and must answer.
@@ -110,7 +113,7 @@ func (r *remote) hashQuestions(ctx context.Context) (*verification, []hashQuesti
 	if err != nil {
 		return nil, nil, err
 	}
-	v := &verification{Nodes: []verifiedNode{}, NotCompared: []leftOut{}, Differing: []difference{}, Changing: []difference{}}
+	v := &verification{Nodes: []verifiedNode{}, NotCompared: []leftOut{}, Differing: []difference{}, Changing: []difference{}, Log: []logAt{}}
 	var questions []hashQuestion
 	// direct is asked if c cannot pass on the answer of that node: there is
 	// no way between the two, or it is too large for one message. May be nil.
@@ -176,6 +179,42 @@ type verification struct {
 	NotCompared []leftOut    `json:"notCompared"`
 	Differing   []difference `json:"differing"`
 	Changing    []difference `json:"changing"` // never quiet on all nodes until the time was over; the last answers
+	// Log is how far each node is with the log, of those that say; the last
+	// answers.
+	Log []logAt `json:"log"`
+
+	logsDiffer, logsEqual bool // neither: they never were at the same entry
+}
+
+// A logAt is how far a node was with the log, and its tables then.
+type logAt struct {
+	Node    string `json:"node"`
+	Applied uint64 `json:"applied"`
+	Digest  string `json:"digest"`
+}
+
+// logsOf are those of the nodes that say.
+func logsOf(answers []*api.Hashes) []logAt {
+	logs := []logAt{}
+	for _, h := range answers {
+		if h.RaftDigest != "" {
+			logs = append(logs, logAt{h.Node, h.RaftApplied, h.RaftDigest})
+		}
+	}
+	return logs
+}
+
+// compareLogs tells whether two nodes have different tables at the same entry,
+// and whether all are at the same.
+func compareLogs(logs []logAt) (differ, together bool) {
+	together = true
+	for i, a := range logs {
+		for _, b := range logs[:i] {
+			differ = differ || a.Applied == b.Applied && a.Digest != b.Digest
+			together = together && a.Applied == b.Applied
+		}
+	}
+	return differ, together
 }
 
 type verifiedNode struct {
@@ -294,8 +333,15 @@ func (v *verification) run(ctx context.Context, questions []hashQuestion, within
 				v.Differing = append(v.Differing, d)
 			}
 		}
+		logsSettled := v.logsDiffer || v.logsEqual
+		if !logsSettled {
+			v.Log = logsOf(answers)
+			differ, together := compareLogs(v.Log)
+			v.logsDiffer, v.logsEqual = differ, together && !differ
+			logsSettled = differ || together
+		}
 		left := within - time.Since(start)
-		if open = next; len(open) == 0 || left <= 0 {
+		if open = next; len(open) == 0 && logsSettled || left <= 0 {
 			break
 		}
 		// A cluster with much to tell is not asked all the time.
@@ -310,7 +356,7 @@ func (v *verification) run(ctx context.Context, questions []hashQuestion, within
 	}
 	slices.SortFunc(v.Differing, byName)
 	slices.SortFunc(v.Changing, byName)
-	v.Equal = len(v.Differing) == 0 && len(v.Changing) == 0
+	v.Equal = len(v.Differing) == 0 && len(v.Changing) == 0 && v.logsEqual
 	return nil
 }
 
@@ -355,6 +401,12 @@ func (v *verification) verdict() error {
 	if n := len(v.Changing); n > 0 {
 		errs = append(errs, fmt.Errorf("%s still changing and could not be compared; give them longer with --within", count(n, "service is", "services are")))
 	}
+	switch {
+	case v.logsDiffer:
+		errs = append(errs, errors.New("nodes have different tables at the same entry of the log: a bug or corruption, please report it"))
+	case !v.Equal && !v.logsEqual:
+		errs = append(errs, errors.New("the nodes were never at the same entry of the log and their tables could not be compared; give them longer with --within, or see starling raft"))
+	}
 	return errors.Join(errs...)
 }
 
@@ -375,8 +427,25 @@ func (v *verification) write(p *process) error {
 		case 1:
 			fmt.Fprintf(w, "There is one node, %s: nothing to compare.\n", safe(called.of(v.Nodes[0].Node)))
 		default:
-			fmt.Fprintf(w, "%s on %d nodes: all equal.\n", count(v.Services, "service", "services"), len(v.Nodes))
+			fmt.Fprintf(w, "%s on %d nodes: all equal", count(v.Services, "service", "services"), len(v.Nodes))
+			if len(v.Log) > 1 {
+				fmt.Fprintf(w, ", and so are the tables of %d at entry %d of the log", len(v.Log), v.Log[0].Applied)
+			}
+			fmt.Fprintln(w, ".")
 		}
+		return nil
+	}
+	if !v.logsEqual {
+		t := newTable(w)
+		t.row("LOG OF", "APPLIED", "DIGEST")
+		for _, l := range v.Log {
+			t.row(called.of(l.Node), strconv.FormatUint(l.Applied, 10), l.Digest)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(v.Differing)+len(v.Changing) == 0 {
 		return nil
 	}
 	t := newTable(w)

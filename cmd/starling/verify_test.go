@@ -107,6 +107,34 @@ func TestVerify(t *testing.T) {
 		t.Errorf("asked at its own address: status %d: %s", status, stderr)
 	}
 
+	// The tables of the log.
+	log := func(node, of *apiNode, id string, applied uint64, digest string) {
+		h := hashesOf(id, "node-"+id[:1], s1)
+		h.RaftApplied, h.RaftDigest = applied, digest
+		of.answers["GET /hashes"] = h
+		node.answers["GET /hashes?node="+id] = h
+	}
+	log(a, a, idA, 42, "aaaa000000000000")
+	log(a, b, idB, 42, "aaaa000000000000")
+	status, stdout, stderr = starling(nil, "verify", "--server", a.addr)
+	if status != exitOK {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	want(t, "equal logs", stdout, nil, "node-c is silent and was not asked.", "1 service on 2 nodes: all equal, and so are the tables of 2 at entry 42 of the log.")
+	log(a, b, idB, 42, "bbbb000000000000")
+	status, stdout, stderr = starling(nil, "verify", "--server", a.addr)
+	if status != exitFailed || stderr != "starling: nodes have different tables at the same entry of the log: a bug or corruption, please report it\n" {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	want(t, "different logs", stdout, nil, "node-c is silent and was not asked.",
+		"LOG OF  APPLIED  DIGEST", "node-a  42       aaaa000000000000", "node-b  42       bbbb000000000000")
+	log(a, b, idB, 41, "bbbb000000000000")
+	status, stdout, stderr = starling(nil, "verify", "--server", a.addr, "--within", "0s")
+	if status != exitFailed || !strings.Contains(stderr, "never at the same entry") || !strings.Contains(stdout, "node-b  41") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+	both(nil, nil)
+
 	m := threeNodes(a, b)
 	m.Members = m.Members[:1]
 	a.answers["GET /members"] = m
@@ -222,6 +250,57 @@ func TestVerifyOverTime(t *testing.T) {
 	})
 	f("no time", 0, 0, "0 differ, 1 change, of 1", 0, still("x"), func(time.Duration) []api.ServiceHash { return one(hashOf("s", "x", 1, 0)) })
 	f("alone", within, 0, "equal", 0, func(time.Duration) []api.ServiceHash { return one(hashOf("s", "x", 1, 0)) })
+}
+
+// A node that is behind with the log is asked again, and nothing else is said
+// of it then.
+func TestVerifyLogOverTime(t *testing.T) {
+	type at = func(time.Duration) (uint64, string)
+	f := func(name string, took time.Duration, outcome string, nodes ...at) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				var questions []hashQuestion
+				for i, n := range nodes {
+					questions = append(questions, func(context.Context) (*api.Hashes, error) {
+						h := &api.Hashes{Node: string(rune('a' + i)), Services: []api.ServiceHash{hashOf("s", "x", 1, time.Hour)}}
+						h.RaftApplied, h.RaftDigest = n(time.Since(start))
+						return h, nil
+					})
+				}
+				v := &verification{}
+				if err := v.run(t.Context(), questions, 10*time.Second, func(api.Service) bool { return true }); err != nil {
+					t.Fatal(err)
+				}
+				got := "equal"
+				if err := v.verdict(); err != nil {
+					got = err.Error()
+				}
+				if !strings.HasPrefix(got, outcome) || v.Equal != (got == "equal") || time.Since(start) != took || v.Services != 1 {
+					t.Errorf("%s (%v, %d services) after %v, want %s after %v", got, v.Equal, v.Services, time.Since(start), outcome, took)
+				}
+			})
+		})
+	}
+	still := func(applied uint64, digest string) at {
+		return func(time.Duration) (uint64, string) { return applied, digest }
+	}
+	behind := func(digest string) at {
+		return func(now time.Duration) (uint64, string) {
+			if now < time.Second {
+				return 6, "six"
+			}
+			return 7, digest
+		}
+	}
+	f("equal", 0, "equal", still(7, "x"), still(7, "x"))
+	f("different", 0, "nodes have different tables", still(7, "x"), still(7, "x"), still(7, "y"))
+	f("behind, then equal", time.Second, "equal", still(7, "x"), behind("x"))
+	f("behind, then different", time.Second, "nodes have different tables", still(7, "x"), behind("y"))
+	f("two differ while one is behind", 0, "nodes have different tables", still(7, "x"), still(7, "y"), still(6, "z"))
+	f("always behind", 10*time.Second, "the nodes were never at the same entry", still(7, "x"), func(now time.Duration) (uint64, string) { return uint64(now) + 8, "y" })
+	f("one does not say", 0, "equal", still(7, "x"), still(0, ""), still(7, "x"))
+	f("nothing is in the log", 0, "equal", still(0, "0000"), still(0, "0000"))
 }
 
 func TestVerifyStops(t *testing.T) {

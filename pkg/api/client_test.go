@@ -71,7 +71,7 @@ func TestRoundTrips(t *testing.T) {
 		func(c *Client) (any, error) { return c.Cluster(ctx) })
 	f(seen{"POST", "/starling/v1/self-preservation/end", js, "{}"}, &SelfPreservation{PausedMillis: 5},
 		func(c *Client) (any, error) { return c.EndSelfPreservation(ctx) })
-	f(seen{"GET", "/starling/v1/hashes", "", ""}, &Hashes{Node: "a", Services: []ServiceHash{{Service{"public", "g", "s"}, "00ff", 3, 1500}}},
+	f(seen{"GET", "/starling/v1/hashes", "", ""}, &Hashes{Node: "a", Services: []ServiceHash{{Service{"public", "g", "s"}, "00ff", 3, 1500}}, RaftApplied: 7, RaftDigest: "00fe"},
 		func(c *Client) (any, error) { return c.Hashes(ctx, "") })
 	f(seen{"GET", "/starling/v1/hashes?node=b", "", ""}, &Hashes{Node: "b"},
 		func(c *Client) (any, error) { return c.Hashes(ctx, "b") })
@@ -86,6 +86,18 @@ func TestRoundTrips(t *testing.T) {
 		func(c *Client) (any, error) { return c.StartDrain(ctx, true) })
 	f(seen{"POST", "/starling/v1/drain", js, `{"dryRun":false}`}, &Drain{State: DrainRunning, Since: when},
 		func(c *Client) (any, error) { return c.StartDrain(ctx, false) })
+	f(seen{"GET", "/starling/v1/raft", "", ""},
+		&Raft{Cluster: "x", Node: "a", Name: "n", At: when, Role: RoleLeader, Leader: "a", LeaderName: "n", LeaderServer: "h:1", Term: 1, Commit: 2, Applied: 3, Last: 4,
+			Digest: "00ff", Generation: 5, Servers: []RaftServer{{"a", "n", true, StateAlive}}, VotersWanted: 6, Quorum: 7, AliveVoters: 8, Stale: true,
+			Rows: map[string]int{"k": 9}, LogBytes: 10, Snapshot: RaftSnapshot{when, 11}},
+		func(c *Client) (any, error) { return c.Raft(ctx) })
+	f(seen{"POST", "/starling/v1/members/remove", js, `{"id":"b"}`}, &Removed{"b", "m", 1, 2, 3},
+		func(c *Client) (any, error) { return c.RemoveMember(ctx, "b") })
+	restored := &Restored{"a", "n", 1, "00ff", map[string]int{"k": 2}}
+	f(seen{"POST", "/starling/v1/restore", BackupType, "content"}, restored,
+		func(c *Client) (any, error) { return c.Restore(ctx, strings.NewReader("content"), 7, false, nil) })
+	f(seen{"POST", "/starling/v1/restore?force=true", BackupType, "content"}, restored,
+		func(c *Client) (any, error) { return c.Restore(ctx, strings.NewReader("content"), 7, true, nil) })
 	f(seen{"GET", "/starling/v1/drain", "", ""}, &Drain{Node: "a", Name: "n", State: DrainFailed, Step: "s", ClientsLeft: 1, InstancesLeft: 2, Error: "e"},
 		func(c *Client) (any, error) { return c.Drain(ctx) })
 }

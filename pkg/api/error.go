@@ -11,6 +11,9 @@ type Error struct {
 	Code    string `json:"code"` // for programs; one of the Code constants, or a newer one
 	Message string `json:"message"`
 	Hint    string `json:"hint"` // what to do about it
+	// Server is the HTTP host:port of the node to ask instead, with
+	// CodeNotLeader only; "": it is not known.
+	Server string `json:"server,omitempty"`
 }
 
 // Codes of errors. A program should expect others.
@@ -20,11 +23,14 @@ const (
 	CodeNotFound    = "not_found"    // 404
 	CodeMethod      = "bad_method"   // 405
 	CodeConflict    = "conflict"     // 409: not in this state
+	CodeNotLeader   = "not_leader"   // 409: only the leader of the log can do this; [Client] asks that one
+	CodeNotEmpty    = "not_empty"    // 409: something would be overwritten
 	CodeTooLarge    = "too_large"    // 413
 	CodeContentType = "bad_type"     // 415: a write that is not application/json
 	CodeInternal    = "internal"     // 500
 	CodeNotOffered  = "not_offered"  // 501: this node does not have it
 	CodeUnreachable = "unreachable"  // 502: another node is to answer and cannot be reached
+	CodeNoLeader    = "no_leader"    // 503: the log has no leader, so nothing can be written to it
 	CodeNotReady    = "not_ready"    // 503
 	CodeTimeout     = "timeout"      // 504: another node is to answer and takes too long
 	CodeNotANode    = "not_starling" // made by [Client]: what answers does not speak this API

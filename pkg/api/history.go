@@ -133,6 +133,8 @@ var explanations = map[string]struct {
 	"beat missed":               {text: "No beat came in time over HTTP; it counts as unhealthy."},
 	"beat resumed":              {text: "Its beats came again; it counts as healthy."},
 	"beat timeout":              {text: "No beat came over HTTP for so long that it was removed: the process is gone or cannot reach the cluster."},
+	"check failed":              {text: "Its health check found it unhealthy."},
+	"check passed":              {text: "Its health check found it healthy again."},
 	"operator":                  {text: "An operator edited it."},
 	"operator's override ended": {text: "What an operator had set for it ended."},
 	"moving":                    {text: "The connection of its client ended while its node drained, stood still or a node was silent: the client is expected to connect to another node."},

@@ -122,6 +122,11 @@ type Hashes struct {
 	Node     string        `json:"node"`      // id of the node whose services these are
 	Name     string        `json:"name"`
 	Services []ServiceHash `json:"services"` // in no order
+	// RaftApplied is the entry of the log that the node has carried out last,
+	// and RaftDigest the sum over the tables then: at the same entry equal on
+	// all nodes. "": the node does not say.
+	RaftApplied uint64 `json:"raftApplied"`
+	RaftDigest  string `json:"raftDigest"`
 }
 
 // A Service names a service.

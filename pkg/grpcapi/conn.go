@@ -240,7 +240,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	// After the registration: the client sends requests as soon as it has the
 	// ack (grpc-protocol §2.2).
 	if setup.WantsAck() {
-		c.queue(nacos.SetupAckRequest(abilities))
+		c.queue(nacos.SetupAckRequest(c.server.abilities()))
 	}
 }
 
@@ -260,7 +260,12 @@ func (c *conn) register(key registry.ServiceKey, instances []*registry.Instance,
 
 // abilities are what this server can do of the keys that SDKs know
 // (grpc-protocol §2.3).
-var abilities = []string{"fuzzyWatch"}
+func (s *Server) abilities() []string {
+	if s.opts.Persistent == nil {
+		return []string{"fuzzyWatch"}
+	}
+	return []string{"fuzzyWatch", "supportPersistentInstanceByGrpc"}
+}
 
 // queue sends a message before the pushes that wait.
 func (c *conn) queue(p *nacos.Payload) {

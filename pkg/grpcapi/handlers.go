@@ -1,6 +1,8 @@
 package grpcapi
 
 import (
+	"context"
+	"errors"
 	"strings"
 
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -13,7 +15,7 @@ import (
 type handler struct {
 	response string
 	changes  bool // what is registered
-	handle   func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error)
+	handle   handle
 }
 
 // handlers is the whole unary protocol but for the server check, which needs
@@ -22,7 +24,7 @@ var handlers = map[string]handler{
 	nacos.TypeHealthCheckRequest:        {nacos.TypeHealthCheckResponse, false, healthCheck},
 	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, true, decoded(instance)},
 	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, true, decoded(batch)},
-	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, true, persistent},
+	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, true, waiting(persistent)},
 	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, false, decoded(subscribe)},
 	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, false, decoded(query)},
 	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, false, decoded(list)},
@@ -60,26 +62,29 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-func decoded[T any](f func(*Server, *conn, *T) (*nacos.Payload, error)) func(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
-	return func(s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
+type handle = func(context.Context, *Server, *conn, *nacos.Payload) (*nacos.Payload, error)
+
+func decoded[T any](f func(*Server, *conn, *T) (*nacos.Payload, error)) handle {
+	return waiting(func(_ context.Context, s *Server, c *conn, req *T) (*nacos.Payload, error) { return f(s, c, req) })
+}
+
+// waiting is decoded for what waits for other nodes.
+func waiting[T any](f func(context.Context, *Server, *conn, *T) (*nacos.Payload, error)) handle {
+	return func(ctx context.Context, s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
 		req := new(T)
 		if err := nacos.DecodeBody(p.Body, req); err != nil {
 			return nil, err
 		}
-		return f(s, c, req)
+		return f(ctx, s, c, req)
 	}
 }
 
-func healthCheck(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+func healthCheck(context.Context, *Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
 	return nacos.HealthCheckResponse(), nil
 }
 
-func lock(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
+func lock(context.Context, *Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
 	return nacos.LockOperationResponse(), nil
-}
-
-func persistent(*Server, *conn, *nacos.Payload) (*nacos.Payload, error) {
-	return nil, &refusal{typed: true, code: nacos.CodeNotImplemented, text: "persistent instances are not supported by this server yet; register with ephemeral=true"}
 }
 
 // named is the service that a changing request is about.
@@ -116,7 +121,7 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 			return nil, err
 		}
 		if err := c.register(key, []*registry.Instance{i}, false); err != nil {
-			return nil, err
+			return nil, wrongKind(err, key, false)
 		}
 	case nacos.OpDeregister:
 		var which registry.InstanceKey
@@ -133,15 +138,30 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 	return nacos.OperationResponse(nacos.TypeInstanceResponse, req.Type, req.RequestID), nil
 }
 
+// wrongKind words the error of a registration in a persistent service
+// (grpc-protocol §5.3).
+func wrongKind(err error, key registry.ServiceKey, batch bool) error {
+	if errors.Is(err, registry.ErrPersistentService) {
+		return refuse(nacos.CodeInvalidParam, nacos.RefusedEphemeral(key, batch))
+	}
+	return err
+}
+
 // publishable checks an instance and turns it into the registry's.
 func publishable(i *nacos.Instance, key registry.ServiceKey, batch bool) (*registry.Instance, error) {
-	switch err := nacos.CheckRegister(i, batch); err {
+	return converted(i, key, nacos.CheckRegister(i, batch))
+}
+
+// converted turns a checked instance into the registry's, or words what the
+// check found.
+func converted(i *nacos.Instance, key registry.ServiceKey, found error) (*registry.Instance, error) {
+	switch found {
 	case nil:
 	case nacos.ErrNoIP, nacos.ErrWeight:
 		// Nacos lets these in, and then others cannot read the service.
-		return nil, &refusal{typed: true, code: nacos.CodeInvalidParam, text: err.Error()}
+		return nil, &refusal{typed: true, code: nacos.CodeInvalidParam, text: found.Error()}
 	default:
-		return nil, refuse(nacos.CodeInvalidParam, err.Error())
+		return nil, refuse(nacos.CodeInvalidParam, found.Error())
 	}
 	out, err := i.Registry(key)
 	if err != nil {
@@ -180,7 +200,7 @@ func batch(_ *Server, c *conn, req *nacos.BatchInstanceRequest) (*nacos.Payload,
 		}
 	}
 	if err := c.register(key, instances, true); err != nil {
-		return nil, err
+		return nil, wrongKind(err, key, true)
 	}
 	return nacos.OperationResponse(nacos.TypeBatchInstanceResponse, req.Type, req.RequestID), nil
 }

@@ -31,12 +31,18 @@ type Registry interface {
 	Open(id string, kind registry.Kind) *registry.Client
 	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
 	Services(namespace, group string) []string
+	Kind(registry.ServiceKey) registry.ServiceKind
 }
 
 // Options of a server.
 type Options struct {
 	Registry Registry
 	Push     *push.Engine
+	// Persistent keeps persistent instances. Nil: they are refused, and not
+	// announced, so that SDKs use HTTP for them.
+	Persistent Persistent
+	// Explain tells what an error of Persistent means for the client.
+	Explain func(error) Refusal
 	// Ready reports whether the node takes SDK connections; until it does,
 	// clients are told to try another server. Nil: always.
 	Ready func() bool
@@ -288,7 +294,7 @@ func (s *Server) request(ctx context.Context, p *nacos.Payload) (answer *nacos.P
 		return nacos.ErrorResponse(nacos.ResultFail, nacos.CodeUnregistered, nacos.MsgUnregistered)
 	}
 	c.touch()
-	answer, err := h.handle(s, c, p)
+	answer, err := h.handle(ctx, s, c, p)
 	if err == nil {
 		return answer
 	}

@@ -672,7 +672,7 @@ func TestAnswers(t *testing.T) {
 		f("InstanceRequest", reg(order, `{"ip":"1.1.1.1","port":80,"metadata":{"preserved.heart.beat.timeout":"1000"}}`), bad(400, "Instance 'heart beat interval' must less than 'heart beat timeout' and 'ip delete timeout'."))
 		f("InstanceRequest", reg(order, `{"ip":"1.1.1.1","port":80,"metadata":{"preserved.instance.id.generator":"x"}}`), bad(500, "The InstanceIdGenerator type is not found "))
 		f("InstanceRequest", reg(order, fmt.Sprintf(`{"ip":"1.1.1.1","port":80,"metadata":{"k":%q}}`, strings.Repeat("v", 1024))), typed("InstanceResponse", "Param check invalid:Param 'Metadata' is illegal, the param length should not exceed 1024."))
-		f("PersistentInstanceRequest", reg(order, `{"ip":"1.1.1.1","port":80}`), `InstanceResponse {"resultCode":500,"errorCode":501,"message":"persistent instances are not supported by this server yet; register with ephemeral=true","success":false}`)
+		f("PersistentInstanceRequest", reg(order, `{"ip":"1.1.1.1","port":80}`), `InstanceResponse {"resultCode":500,"errorCode":501,"message":"this server keeps no persistent instances","success":false}`)
 		f("BatchInstanceRequest", `{`+order+`,"type":"batchRegisterInstance","instances":null}`, bad(400, "Instances can not be null."))
 		f("BatchInstanceRequest", `{`+order+`,"type":"batchRegisterInstance","instances":[null]}`, bad(400, "Instance can not be null."))
 		f("SubscribeServiceRequest", `{`+order+`,"subscribe":true,"clusters":"a@b"}`, typed("SubscribeServiceResponse", "Param check invalid:Param 'cluster' is illegal, illegal characters should not appear in the param."))

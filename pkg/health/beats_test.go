@@ -238,10 +238,8 @@ func TestOwnTimes(t *testing.T) {
 		f.register(k, instance(81, "preserved.heart.beat.timeout", "60000", "preserved.ip.delete.timeout", "99999999999999999999"))
 		f.register(k, instance(82, "preserved.heart.beat.timeout", "60000", "preserved.ip.delete.timeout", "9223372036854775807"))
 		f.register(k, instance(83))
-		err := f.registry.Override(k, instance(83).InstanceKey, &registry.Override{Metadata: registry.Metadata{{Key: "preserved.ip.delete.timeout", Value: "6000"}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		edit := &registry.Override{Metadata: registry.Metadata{{Key: "preserved.ip.delete.timeout", Value: "6000"}}}
+		f.registry.Commit([]registry.Change{{Service: k, Overrides: []registry.OverrideChange{{InstanceKey: instance(83).InstanceKey, Is: edit, Cause: registry.CauseOperator}}}})
 		at(6 * time.Second)
 		f.want(k, "10.0.0.1:80/DEFAULT! 10.0.0.1:81/DEFAULT 10.0.0.1:82/DEFAULT 10.0.0.1:83/DEFAULT")
 		at(11 * time.Second)

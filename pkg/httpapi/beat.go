@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"net/http"
-
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -13,19 +11,19 @@ import (
 //
 // Service, group and namespace come from the request, never from the body
 // (cases C07). Cluster does not take part in finding the instance.
-func (s *Server) beat(w http.ResponseWriter, r *http.Request, p params) error {
-	key, err := p.service()
+func (s *Server) beat(c *call) error {
+	key, err := c.service()
 	if err != nil {
 		return err
 	}
-	at := registry.InstanceKey{IP: p.raw("ip"), Cluster: p.raw("clusterName", "cluster")}
+	at := registry.InstanceKey{IP: c.raw("ip"), Cluster: c.raw("clusterName", "cluster")}
 	if err := nacos.CheckCluster(at.Cluster); err != nil {
 		return errParam(err)
 	}
-	if at.Port, err = checkAddress(at.IP, p.raw("port")); err != nil {
+	if at.Port, err = checkAddress(at.IP, c.raw("port")); err != nil {
 		return err
 	}
-	full, err := parseBeat(p.get("beat"))
+	full, err := parseBeat(c.get("beat"))
 	if err != nil {
 		return err
 	}
@@ -43,10 +41,10 @@ func (s *Server) beat(w http.ResponseWriter, r *http.Request, p params) error {
 			return errMissing("ip")
 		}
 	}
-	return s.atOwner(w, r, p, at.IP, at.Port, func() error { return s.takeBeat(w, key, at, full) })
+	return s.atOwner(c, at.IP, at.Port, func() error { return s.takeBeat(c, key, at, full) })
 }
 
-func (s *Server) takeBeat(w http.ResponseWriter, key registry.ServiceKey, at registry.InstanceKey, full *nacos.Beat) error {
+func (s *Server) takeBeat(c *call, key registry.ServiceKey, at registry.InstanceKey, full *nacos.Beat) error {
 	code := nacos.CodeBeatOK
 	inst, known := s.opts.Beats.Beat(key, at.IP, at.Port)
 	switch {
@@ -60,12 +58,11 @@ func (s *Server) takeBeat(w http.ResponseWriter, key registry.ServiceKey, at reg
 		if err != nil {
 			return err
 		}
-		if err := s.opts.Beats.Register(key, inst); err != nil {
+		if err := s.publish(key, inst); err != nil {
 			return err
 		}
 	}
-	writeJSON(w, http.StatusOK, nacos.BeatAnswer(s.interval(key, inst), code))
-	return nil
+	return c.bare(nacos.BeatAnswer(s.interval(key, inst), code))
 }
 
 func parseBeat(body string) (*nacos.Beat, error) {

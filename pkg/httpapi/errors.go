@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -14,7 +15,8 @@ import (
 
 // A shape is how the text of an error is dressed. Nacos has one for each layer
 // that may refuse a request (golden scenarios 03, 75), and clients search some
-// of the texts (http-api §3.7).
+// of the texts (http-api §3.7). What handlers refuse, v2 and v3 put into a
+// Result with a code.
 type shape uint8
 
 const (
@@ -29,15 +31,60 @@ type apiError struct {
 	status int
 	shape  shape
 	text   string // native: "code: message"
+	code   int    // in v2 and v3; 0: codeServer, and nothing that v1 puts into its JSON
+	data   string // in v2 and v3 in place of text, unless ""
 	hint   string // native only: what to do about it
+	server string // native only: whom to ask instead; mostly ""
 }
 
 func (e *apiError) Error() string { return e.text }
 
+// Codes of v2 and v3 (http-api §3.6). Each has its message.
+const (
+	codeMissing          = 10000
+	codeParam            = 20002
+	codeNotFound         = 20004
+	codeWeight           = 21001
+	codeInstanceMetadata = 21002
+	codeInstanceUnknown  = 21003
+	codeInstance         = 21004
+	codeServiceMetadata  = 21005
+	codeSelector         = 21006
+	codeServiceExists    = 21007
+	codeServiceUnknown   = 21008
+	codeServiceNotEmpty  = 21009
+	codeServer           = 30000
+)
+
+var messages = map[int]string{
+	codeMissing: "parameter missing", codeParam: "parameter validate error", codeNotFound: "resource not found",
+	codeWeight: "weight error", codeInstanceMetadata: "instance metadata error", codeInstanceUnknown: "instance not found", codeInstance: "instance error",
+	codeServiceMetadata: "service metadata error", codeSelector: "selector error", codeServiceExists: "service already exist",
+	codeServiceUnknown: "service not exist", codeServiceNotEmpty: "service delete failure", codeServer: "server error",
+}
+
 // The table of errors. Each is made here and nowhere else.
 
+// errMissing is about a parameter that a handler looks up.
 func errMissing(param string) error {
-	return &apiError{status: http.StatusBadRequest, text: "Param '" + param + "' is required."}
+	return &apiError{status: http.StatusBadRequest, text: "Param '" + param + "' is required.",
+		code: codeMissing, data: "Required parameter '" + param + "' type " + javaType(param) + " is not present"}
+}
+
+// errMissingDeclared is about one that the framework asks for.
+func errMissingDeclared(param string) error {
+	return &apiError{status: http.StatusBadRequest, text: "Parameter '" + param + "' is missing",
+		code: codeMissing, data: "Required request parameter '" + param + "' for method parameter type " + javaType(param) + " is not present"}
+}
+
+func javaType(param string) string {
+	switch param {
+	case "port", "checkPort":
+		return "Integer"
+	case "healthy", "useInstancePort4Check":
+		return "Boolean"
+	}
+	return "String"
 }
 
 // errParam is a refusal of the parameter check.
@@ -47,30 +94,114 @@ func errParam(err error) error {
 
 // errValue is a refusal of a handler.
 func errValue(err error) error {
-	return &apiError{status: http.StatusBadRequest, text: err.Error()}
+	return &apiError{status: http.StatusBadRequest, text: err.Error(), code: codeParam}
+}
+
+// errInstance is a refusal of an instance.
+func errInstance(err error) error {
+	code := codeInstance
+	if err == nacos.ErrWeight {
+		code = codeWeight
+	}
+	return &apiError{status: http.StatusBadRequest, text: err.Error(), code: code}
 }
 
 func errNumber(value string) error {
-	return &apiError{status: http.StatusBadRequest, text: `For input string: "` + clip(value) + `"`}
+	return &apiError{status: http.StatusBadRequest, text: `For input string: "` + clip(value) + `"`, code: codeParam}
 }
 
-func errMetadata(value string) error {
-	return &apiError{status: http.StatusBadRequest, text: "metadata format incorrect:" + clip(value)}
+func errFlag(param, value string) error {
+	return &apiError{status: http.StatusBadRequest, text: "Param '" + param + "' is illegal, it should be true or false: " + clip(value), code: codeParam}
+}
+
+// errMetadata has the code of what the metadata is of.
+func errMetadata(value string, code int) error {
+	return &apiError{status: http.StatusBadRequest, text: "metadata format incorrect:" + clip(value), code: code}
+}
+
+func errSelector(err error) error {
+	return &apiError{status: http.StatusBadRequest, text: err.Error(), code: codeSelector}
 }
 
 // errName is a refusal of the filter that splits group@@name.
 func errName(reason string) error {
-	return &apiError{status: http.StatusBadRequest, shape: spring, text: "Service name filter error,caused: Param 'serviceName' is illegal, " + reason + ";"}
+	why := "Param 'serviceName' is illegal, " + reason
+	return &apiError{status: http.StatusBadRequest, shape: spring, text: "Service name filter error,caused: " + why + ";", code: codeParam, data: why}
+}
+
+// errPage is a refusal of a page of a list.
+func errPage(param string, n int) error {
+	return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf("Required parameter '%s' should be positive integer, current is %d", param, n), code: codeParam}
 }
 
 func errNoService(key registry.ServiceKey, ephemeral bool) error {
 	return &apiError{status: http.StatusBadRequest, text: fmt.Sprintf(
 		"service not found, namespace: %s, service: Service{namespace='%s', group='%s', name='%s', ephemeral=%t, revision=0}",
-		key.Namespace, key.Namespace, key.Group, key.Name, ephemeral)}
+		key.Namespace, key.Namespace, key.Group, key.Name, ephemeral), code: codeInstance}
+}
+
+// errServiceNotFound is the answer to who asks for a service, errServiceUnknown
+// to who wants to change it, errServiceMissing to who wants its instances.
+func errServiceNotFound(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: "service not found, namespace: " + key.Namespace + ", serviceName: " + key.Grouped(), code: codeServiceUnknown}
+}
+
+func errServiceUnknown(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: "service " + key.Grouped() + " not found!", code: codeServiceUnknown}
+}
+
+func errServiceMissing(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusNotFound, text: "service " + key.Grouped() + " is not found!"}
+}
+
+func errClusterMissing(name string) error {
+	return &apiError{status: http.StatusNotFound, text: "cluster " + clip(name) + " is not found!"}
+}
+
+func errNoServiceOfCluster(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: "service not found groupName: " + key.Group + ",serviceName: " + key.Name}
+}
+
+func errServiceExists(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: "specified service " + key.Grouped() + " already exists!", code: codeServiceExists}
+}
+
+func errServiceNotEmpty(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: "Service " + key.Grouped() + " is not empty, can't be delete. Please unregister instance first", code: codeServiceNotEmpty}
+}
+
+// errChecked: the health of an instance cannot be set while something checks it.
+func errChecked(key registry.ServiceKey, cluster string) error {
+	return &apiError{status: http.StatusBadRequest, text: "health check is still working, service: " + key.Grouped() + ", cluster: " + cluster}
+}
+
+// errEphemeral: an instance of that kind is not for a persistent service.
+func errEphemeral(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: nacos.RefusedEphemeral(key, false)}
+}
+
+// errPersistent is errEphemeral the other way round.
+func errPersistent(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: nacos.RefusedPersistent(key)}
+}
+
+// errRefused is a write that the log has not taken, as far as it means the same
+// for all of them. Clients try a 500 again at another server.
+func errRefused(r Refusal) error {
+	switch r.Code {
+	case NoLeader: // semantics R8: clients know its text
+		return &apiError{status: http.StatusInternalServerError, text: "errCode: 500, errMsg: " + nacos.NoLeader + " "}
+	case UnknownOutcome:
+		return &apiError{status: http.StatusInternalServerError,
+			text: "errCode: 500, errMsg: it is not known whether this was written, look before you write again: " + r.Text + " "}
+	case NotUnderstood:
+		return &apiError{status: http.StatusServiceUnavailable, text: "some nodes of the cluster are of an older release and cannot carry this out yet: " + r.Text}
+	}
+	return &apiError{status: http.StatusBadRequest, text: r.Text, code: codeParam}
 }
 
 func errNoInstances(key registry.ServiceKey, cluster string) error {
-	return &apiError{status: http.StatusNotFound, text: "no ips found for cluster " + cluster + " in service " + key.Grouped()}
+	return &apiError{status: http.StatusNotFound, text: "no ips found for cluster " + cluster + " in service " + key.Grouped(), code: codeNotFound}
 }
 
 func errNoAPI(r *http.Request) error {
@@ -108,7 +239,7 @@ func errNative(message, hint string) error {
 
 func errNoNative(r *http.Request) error {
 	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": the native API has no " + clip(r.URL.EscapedPath()),
-		hint: "this release has /members, /cluster, /self-preservation/end, /hashes, /history and /drain below " + api.Path}
+		hint: "this release has /members, /members/remove, /cluster, /self-preservation/end, /hashes, /history, /drain, /raft, /backup and /restore below " + api.Path}
 }
 
 func errNativeMethod(r *http.Request, allowed string) error {
@@ -121,6 +252,21 @@ func errNativeTooLarge(maxBytes int64) error {
 		hint: "the requests of this API take less than 100"}
 }
 
+func errContentType(want string) error {
+	return &apiError{status: http.StatusUnsupportedMediaType, shape: native, text: api.CodeContentType + ": the body must be " + want,
+		hint: "send Content-Type: " + want}
+}
+
+func errBackupTooLarge(maxBytes int64) error {
+	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the backup is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
+		hint: "--max-restore-bytes of the node raises it"}
+}
+
+func errStillAlive(name string) error {
+	return &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": " + clip(name) + " is alive, and would be taken in again at once",
+		hint: "stop it first, with SIGTERM"}
+}
+
 // errUnreachable: the client is kept by another node. Whether that has carried
 // out the request is not known.
 func errUnreachable(node string) error {
@@ -130,8 +276,10 @@ func errUnreachable(node string) error {
 var (
 	errCrossSite = &apiError{status: http.StatusForbidden, shape: native, text: api.CodeForbidden + ": a browser sent this from another site",
 		hint: "use the command line, or a page of this server"}
-	errContentType = &apiError{status: http.StatusUnsupportedMediaType, shape: native, text: api.CodeContentType + ": the body must be application/json",
-		hint: "send Content-Type: application/json"}
+	errRestoring = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": another restore is under way",
+		hint: "wait until it is over"}
+	errBackupHead = &apiError{status: http.StatusMethodNotAllowed, shape: native, text: api.CodeMethod + ": HEAD is not for a backup: it would be made in vain",
+		hint: "use GET"}
 	errNotInNode = &apiError{status: http.StatusNotImplemented, shape: native, text: api.CodeNotOffered + ": this node does not offer this",
 		hint: "ask a node of a release that has it"}
 	errNativeInternal = &apiError{status: http.StatusInternalServerError, shape: native, text: api.CodeInternal + ": something went wrong in the server",
@@ -139,10 +287,11 @@ var (
 	errNativeTimeout = &apiError{status: http.StatusGatewayTimeout, shape: native, text: api.CodeTimeout + ": another node did not answer in time",
 		hint: "starling members tells which nodes are there"}
 
-	errNoMatch    = &apiError{status: http.StatusNotFound, text: "no matched ip found!"}
-	errPersistent = &apiError{status: http.StatusBadRequest, text: "persistent instances (ephemeral=false) are not supported by this server yet"}
-	errNoGroup    = errName("groupName can't be empty")
-	errNotGrouped = errName("it should be format as 'groupName@@serviceName'")
+	errNoMatch = &apiError{status: http.StatusNotFound, text: "no matched ip found!", code: codeNotFound}
+	// errNotRegistered asks a client to register; it is no failure (http-api §8.1).
+	errNotRegistered = &apiError{status: http.StatusOK, code: codeInstanceUnknown}
+	errNoGroup       = errName("groupName can't be empty")
+	errNotGrouped    = errName("it should be format as 'groupName@@serviceName'")
 
 	errTooMany   = &apiError{status: http.StatusBadRequest, text: "request has too many parameters"}
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
@@ -161,7 +310,20 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-func (e *apiError) write(w http.ResponseWriter, r *http.Request) {
+// write dresses an error for whom it is.
+func (e *apiError) write(w http.ResponseWriter, r *http.Request, v version) {
+	if (v == v2 || v == v3) && (e.shape == plain || e.shape == spring && e.code != 0) {
+		code := cmp.Or(e.code, codeServer)
+		b := strconv.AppendInt([]byte(`{"code":`), int64(code), 10)
+		b = nacos.AppendString(append(b, `,"message":`...), messages[code])
+		if b = append(b, `,"data":`...); e.text == "" {
+			b = append(b, "null"...)
+		} else {
+			b = nacos.AppendString(b, cmp.Or(e.data, e.text))
+		}
+		writeJSON(w, e.status, append(b, '}'))
+		return
+	}
 	switch e.shape {
 	case bare:
 		// net/http would guess a content type if there were none at all.
@@ -181,6 +343,9 @@ func (e *apiError) write(w http.ResponseWriter, r *http.Request) {
 		b := nacos.AppendString([]byte(`{"error":{"code":`), code)
 		b = nacos.AppendString(append(b, `,"message":`...), message)
 		b = nacos.AppendString(append(b, `,"hint":`...), e.hint)
+		if e.server != "" {
+			b = nacos.AppendString(append(b, `,"server":`...), e.server)
+		}
 		writeJSON(w, e.status, append(b, "}}"...))
 	default:
 		writeText(w, r, e.status, e.text)
@@ -207,10 +372,4 @@ func writeJSON(w http.ResponseWriter, status int, b []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(b)
-}
-
-// writeOK is the success of a v1 write: exactly "ok" (http-api §15 no. 9).
-func writeOK(w http.ResponseWriter, r *http.Request) error {
-	writeText(w, r, http.StatusOK, "ok")
-	return nil
 }

@@ -47,8 +47,8 @@ func isForwarded(r *http.Request) bool { return r.Context().Value(forwardedKey{}
 // client: here, or there by a request that says the same. If that node cannot
 // be reached, it tries again, because in a moment another one may keep the
 // client, or this one.
-func (s *Server) atOwner(w http.ResponseWriter, r *http.Request, p params, ip string, port int, here func() error) error {
-	if s.opts.Router == nil || isForwarded(r) {
+func (s *Server) atOwner(c *call, ip string, port int, here func() error) error {
+	if s.opts.Router == nil || isForwarded(c.r) {
 		return here()
 	}
 	client := nacos.BeatClientID(ip, port)
@@ -56,7 +56,8 @@ func (s *Server) atOwner(w http.ResponseWriter, r *http.Request, p params, ip st
 	if self {
 		return here()
 	}
-	req := &starlingv1.ForwardRequest{Method: r.Method, Path: strings.TrimPrefix(r.URL.EscapedPath(), s.opts.ContextPath), Query: p.encode(),
+	r := c.r
+	req := &starlingv1.ForwardRequest{Method: r.Method, Path: strings.TrimPrefix(r.URL.EscapedPath(), s.opts.ContextPath), Query: c.encode(),
 		Remote: r.RemoteAddr, UserAgent: r.UserAgent(), Accept: r.Header.Get("Accept")}
 	ctx, cancel := context.WithTimeout(r.Context(), forwardLimit)
 	defer cancel()
@@ -64,7 +65,7 @@ func (s *Server) atOwner(w http.ResponseWriter, r *http.Request, p params, ip st
 		answer, err := s.forward(ctx, owner, req)
 		if err == nil {
 			s.metrics.forwarded.Inc()
-			writeAnswer(w, answer)
+			writeAnswer(c.w, answer)
 			return nil
 		}
 		failed := owner
@@ -109,11 +110,6 @@ func writeAnswer(w http.ResponseWriter, a *starlingv1.ForwardResponse) {
 	_, _ = w.Write(a.Body)
 }
 
-// forwardable are the requests that one node carries out for another.
-var forwardable = map[string]bool{
-	"POST /v1/ns/instance": true, "DELETE /v1/ns/instance": true, "PUT /v1/ns/instance/beat": true,
-}
-
 // Forwarded carries out a request that another node has sent here, an encoded
 // ForwardRequest, and returns the encoded ForwardResponse. It never forwards,
 // and it does not ask whether this node is ready: the other one takes it for
@@ -124,7 +120,7 @@ func (s *Server) Forwarded(ctx context.Context, body []byte) ([]byte, error) {
 	if err := proto.Unmarshal(body, &req); err != nil {
 		return nil, fmt.Errorf("forwarded request: %w", err)
 	}
-	if !forwardable[req.Method+" "+req.Path] {
+	if !s.forwardable[req.Method+" "+req.Path] {
 		return nil, fmt.Errorf("forwarded request: %s %s is not for forwarding", req.Method, clip(req.Path))
 	}
 	ctx = context.WithValue(ctx, forwardedKey{}, true)

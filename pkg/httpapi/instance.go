@@ -1,8 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
-	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,42 +13,94 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
-// register serves POST instance (http-api §5.1).
-func (s *Server) register(w http.ResponseWriter, r *http.Request, p params) error {
-	inst, key, err := p.published()
+// register serves POST instance (http-api §5.1). An ephemeral instance is
+// kept by the node that keeps its client, a persistent one by the log.
+func (s *Server) register(c *call) error {
+	inst, key, ephemeral, err := c.published()
 	if err != nil {
 		return err
 	}
-	if !p.flag(true, "ephemeral") {
-		return errPersistent
+	if !ephemeral {
+		return s.registerPersistent(c, key, inst)
 	}
-	return s.atOwner(w, r, p, inst.IP, inst.Port, func() error {
-		if err := s.opts.Beats.Register(key, inst); err != nil {
+	return s.atOwner(c, inst.IP, inst.Port, func() error {
+		if err := s.publish(key, inst); err != nil {
 			return err
 		}
-		return writeOK(w, r)
+		return c.ok()
 	})
 }
 
-// published reads a whole instance, with the defaults of http-api §5.1.
-func (p params) published() (*registry.Instance, registry.ServiceKey, error) {
-	key, at, err := p.instance()
-	if err != nil {
-		return nil, key, err
+// publish registers the instance of an HTTP client that this node keeps.
+func (s *Server) publish(key registry.ServiceKey, inst *registry.Instance) error {
+	err := s.opts.Beats.Register(key, inst)
+	if errors.Is(err, registry.ErrPersistentService) {
+		return errEphemeral(key)
 	}
-	a, err := p.attributes()
-	if err != nil {
-		return nil, key, err
+	return err
+}
+
+func (s *Server) registerPersistent(c *call, key registry.ServiceKey, inst *registry.Instance) error {
+	// What clients publish is not in the log: this node's view decides.
+	if s.opts.Registry.Kind(key) == registry.EphemeralService {
+		return errPersistent(key)
 	}
-	inst := &nacos.Instance{IP: at.IP, Port: at.Port, ClusterName: at.Cluster, Weight: 1, Enabled: true, Healthy: p.flag(true, "healthy"), Metadata: a.metadata}
+	inst.Persistent = true
+	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.PutInstance(ctx, key, inst) })
+	switch {
+	case refused == WrongKind:
+		return errPersistent(key)
+	case err != nil:
+		return err
+	}
+	return c.ok()
+}
+
+// registerOrRenew serves POST instance of v3 clients: with heartBeat it is a
+// beat, which never registers (http-api §8.1).
+func (s *Server) registerOrRenew(c *call) error {
+	beat, err := c.flag(false, "heartBeat")
+	if err != nil {
+		return err
+	}
+	if !beat {
+		return s.register(c)
+	}
+	key, at, err := c.instance()
+	if err != nil {
+		return err
+	}
+	return s.atOwner(c, at.IP, at.Port, func() error {
+		if _, known := s.opts.Beats.Beat(key, at.IP, at.Port); !known {
+			return errNotRegistered
+		}
+		return c.ok()
+	})
+}
+
+// published reads a whole instance, with the defaults of http-api §5.1, and
+// its kind.
+func (c *call) published() (_ *registry.Instance, key registry.ServiceKey, ephemeral bool, err error) {
+	key, at, err := c.instance()
+	if err != nil {
+		return nil, key, false, err
+	}
+	a, err := c.attributes()
+	if err != nil {
+		return nil, key, false, err
+	}
+	inst := &nacos.Instance{IP: at.IP, Port: at.Port, ClusterName: at.Cluster, Weight: 1, Enabled: true, Healthy: true, Metadata: a.metadata}
 	if a.weight != nil {
 		inst.Weight = *a.weight
 	}
 	if a.enabled != nil {
 		inst.Enabled = *a.enabled
 	}
+	if a.healthy != nil {
+		inst.Healthy = *a.healthy
+	}
 	out, err := publishable(inst, key)
-	return out, key, err
+	return out, key, a.isEphemeral(), err
 }
 
 // publishable is what handlers ask of an instance beyond the parameter check.
@@ -56,11 +109,11 @@ func publishable(i *nacos.Instance, key registry.ServiceKey) (*registry.Instance
 		return nil, err
 	}
 	if err := nacos.CheckRegister(i, false); err != nil {
-		return nil, errValue(err)
+		return nil, errInstance(err)
 	}
 	out, err := i.Registry(key)
 	if err != nil {
-		return nil, errValue(err)
+		return nil, errInstance(err)
 	}
 	return out, nil
 }
@@ -69,30 +122,26 @@ func publishable(i *nacos.Instance, key registry.ServiceKey) (*registry.Instance
 // a whole; what is not given becomes the default (http-api §5.3). The instance
 // need not be there, the service must. The kind does not matter (golden
 // scenario 15).
-func (s *Server) update(w http.ResponseWriter, r *http.Request, p params) error {
-	inst, key, err := p.published()
+func (s *Server) update(c *call) error {
+	inst, key, ephemeral, err := c.published()
 	if err != nil {
 		return err
 	}
-	edit := &registry.Override{Enabled: &inst.Enabled, Weight: &inst.Weight, Metadata: inst.Metadata}
-	err = s.opts.Registry.Override(key, inst.InstanceKey, edit)
-	if errors.Is(err, registry.ErrNoService) {
-		return errNoService(key, p.flag(true, "ephemeral"))
+	if !s.opts.Registry.Exists(key) {
+		return errNoService(key, ephemeral)
 	}
-	if err != nil {
-		return err
-	}
-	return writeOK(w, r)
+	return s.edit(c, key, inst.InstanceKey, registry.Override{Enabled: &inst.Enabled, Weight: &inst.Weight, Metadata: inst.Metadata}, false)
 }
 
-// patch serves PATCH instance: only what is given changes in the edit
-// (http-api §5.4, §15 no. 13). healthy is accepted and has no effect.
-func (s *Server) patch(w http.ResponseWriter, r *http.Request, p params) error {
-	key, at, err := p.instance()
+// patch serves PATCH instance, and PUT instance/partial of v3: only what is
+// given changes in the edit (http-api §5.4, §15 no. 13). healthy is accepted
+// and has no effect.
+func (s *Server) patch(c *call) error {
+	key, at, err := c.instance()
 	if err != nil {
 		return err
 	}
-	a, err := p.attributes()
+	a, err := c.attributes()
 	if err != nil {
 		return err
 	}
@@ -104,35 +153,56 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, p params) error {
 		edit.Metadata = append(registry.Metadata{}, registry.NewMetadata(a.metadata)...)
 	}
 	if edit.Enabled == nil && edit.Weight == nil && edit.Metadata == nil {
-		return writeOK(w, r)
+		return c.ok()
 	}
-	err = s.opts.Registry.Amend(key, at, edit)
-	if errors.Is(err, registry.ErrNoService) { // it went meanwhile
-		return errNoInstances(key, at.Cluster)
-	}
-	if err != nil {
+	return s.edit(c, key, at, edit, true)
+}
+
+func (s *Server) edit(c *call, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error {
+	if _, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.PutOverride(ctx, key, at, edit, merge) }); err != nil {
 		return err
 	}
-	return writeOK(w, r)
+	return c.ok()
 }
 
 // deregister serves DELETE instance: "ok" whatever is there (http-api §5.2).
-// Only what an HTTP client registered goes (cases C14).
-func (s *Server) deregister(w http.ResponseWriter, r *http.Request, p params) error {
-	key, at, err := p.instance()
+// Only what an HTTP client registered goes, or a persistent instance, as the
+// request says (cases C14).
+func (s *Server) deregister(c *call) error {
+	key, at, err := c.instance()
 	if err != nil {
 		return err
 	}
-	if !p.flag(true, "ephemeral") {
-		s.explain(key, at, false)
-		return writeOK(w, r)
+	ephemeral, err := c.flag(true, "ephemeral")
+	if err != nil {
+		return err
 	}
-	return s.atOwner(w, r, p, at.IP, at.Port, func() error {
+	if !ephemeral {
+		return s.deregisterPersistent(c, key, at)
+	}
+	return s.atOwner(c, at.IP, at.Port, func() error {
 		if !s.opts.Beats.Deregister(key, at) {
 			s.explain(key, at, true)
 		}
-		return writeOK(w, r)
+		return c.ok()
 	})
+}
+
+func (s *Server) deregisterPersistent(c *call, key registry.ServiceKey, at registry.InstanceKey) error {
+	if s.opts.Registry.Kind(key) == registry.EphemeralService {
+		s.explain(key, at, false)
+		return c.ok()
+	}
+	// Also if it is not there: another node may have written it just now
+	// (semantics D18).
+	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.RemoveInstance(ctx, key, at.IP, at.Port) })
+	switch {
+	case refused == NotFound, refused == WrongKind:
+		s.explain(key, at, false)
+	case err != nil:
+		return err
+	}
+	return c.ok()
 }
 
 // explain logs why an instance that is there did not go.
@@ -140,8 +210,11 @@ func (s *Server) explain(key registry.ServiceKey, at registry.InstanceKey, ephem
 	for _, h := range s.opts.Registry.Snapshot(key).Instances {
 		if h.IP == at.IP && h.Port == at.Port {
 			why := "an SDK registered it over gRPC: only this client can deregister it, and it goes when the client's connection ends"
-			if !ephemeral {
+			switch {
+			case !ephemeral:
 				why = "the request is for a persistent instance (ephemeral=false) and this one is ephemeral: leave out ephemeral"
+			case h.Persistent:
+				why = "it is persistent: say ephemeral=false to deregister it"
 			}
 			s.log.Warn("the instance stays after a deregistration over HTTP", zap.String("why", why),
 				zap.Stringer("service", key), zap.String("ip", at.IP), zap.Int("port", at.Port), zap.String("client", h.Client))
@@ -151,8 +224,8 @@ func (s *Server) explain(key registry.ServiceKey, at registry.InstanceKey, ephem
 }
 
 // detail serves GET instance (http-api §5.5); disabled ones are found too.
-func (s *Server) detail(w http.ResponseWriter, _ *http.Request, p params) error {
-	key, at, err := p.instance()
+func (s *Server) detail(c *call) error {
+	key, at, err := c.instance()
 	if err != nil {
 		return err
 	}
@@ -160,8 +233,13 @@ func (s *Server) detail(w http.ResponseWriter, _ *http.Request, p params) error 
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, nacos.AppendDetail(nil, h.Instance, key.Grouped()))
-	return nil
+	switch c.version {
+	case v1:
+		return c.answer(nacos.AppendDetail(nil, "service", h.Instance, key.Grouped()))
+	case v2:
+		return c.answer(nacos.AppendDetail(nil, "serviceName", h.Instance, key.Grouped()))
+	}
+	return c.answer(nacos.AppendInstance(nil, h.Instance, key.Grouped()))
 }
 
 func (s *Server) find(key registry.ServiceKey, at registry.InstanceKey) (*registry.Shown, error) {
@@ -176,39 +254,97 @@ func (s *Server) find(key registry.ServiceKey, at registry.InstanceKey) (*regist
 	return h, nil
 }
 
-// list serves GET instance/list (http-api §5.6). udpPort is accepted, but no
-// push over UDP is offered: its clients poll as well (cases C24).
-func (s *Server) list(w http.ResponseWriter, _ *http.Request, p params) error {
-	key, err := p.service()
+// list serves GET instance/list of v1 and v2 (http-api §5.6, §7.1). udpPort is
+// accepted, but no push over UDP is offered: its clients poll as well (cases
+// C24).
+func (s *Server) list(c *call) error {
+	key, err := c.service()
 	if err != nil {
 		return err
 	}
-	clusters := p.raw("clusters", "clusterName", "cluster") // C# sends clusterName
+	clusters, udp := c.raw("clusters", "clusterName", "cluster"), c.get("udpPort") // C# sends clusterName
+	if c.version == v2 {
+		clusters, udp = c.raw("clusterName"), c.get("port")
+	}
 	if err := nacos.CheckClusters(clusters); err != nil {
 		return errParam(err)
 	}
 	if key.Name == "" {
 		return errMissing("serviceName")
 	}
-	if udp := p.get("udpPort"); udp != "" {
+	if udp != "" {
 		if _, err := strconv.ParseInt(udp, 10, 32); err != nil {
 			return errNumber(udp)
 		}
 	}
-	filter := registry.Filter{Clusters: clusters, HealthyOnly: strings.EqualFold(p.get("healthyOnly"), "true")}
+	healthyOnly, err := c.healthyOnly()
+	if err != nil {
+		return err
+	}
 	snap, lastRefTime := s.opts.Registry.Serve(key)
 	info := nacos.ServiceInfo{
 		Name: key.Grouped(), Group: key.Group, Clusters: &clusters, LastRefTime: lastRefTime,
-		Hosts: snap.Encode(filter, nacos.EncodeHosts).Bytes,
+		Hosts: snap.Encode(registry.Filter{Clusters: clusters, HealthyOnly: healthyOnly}, nacos.EncodeHosts).Bytes,
 	}
-	head, hosts, tail := info.Chunks()
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(head)+len(hosts)+len(tail)))
-	w.WriteHeader(http.StatusOK)
-	for _, b := range [][]byte{head, hosts, tail} {
-		if _, err := w.Write(b); err != nil {
-			return nil // the client has gone
+	return c.answer(info.Chunks())
+}
+
+// healthyOnly is true in v1 for that word alone: Python and C# write it True.
+func (c *call) healthyOnly() (bool, error) {
+	if c.version == v1 {
+		return strings.EqualFold(c.get("healthyOnly"), "true"), nil
+	}
+	return c.flag(false, "healthyOnly")
+}
+
+// hosts serves GET instance/list of v3 clients: the same as list, without what
+// is around it, and of cluster DEFAULT if none is named (http-api §8.1).
+func (s *Server) hosts(c *call) error {
+	key, clusters, healthyOnly, err := c.listed()
+	if err != nil {
+		return err
+	}
+	if nacos.CheckClusters(clusters) != nil { // no instance has such a cluster
+		return c.answer([]byte("[]"))
+	}
+	snap, _ := s.opts.Registry.Serve(key)
+	return c.answer(nacos.HostsOf(snap.Encode(registry.Filter{Clusters: clusters, HealthyOnly: healthyOnly}, nacos.EncodeHosts).Bytes))
+}
+
+// allHosts serves GET instance/list of v3 operators: the instances of one
+// cluster as they are, disabled ones too.
+func (s *Server) allHosts(c *call) error {
+	key, cluster, healthyOnly, err := c.listed()
+	if err != nil {
+		return err
+	}
+	if !s.opts.Registry.Exists(key) {
+		return errServiceMissing(key)
+	}
+	snap := s.opts.Registry.Snapshot(key)
+	if !slices.Contains(clustersOf(snap.Instances), cluster) {
+		return errClusterMissing(cluster)
+	}
+	hosts := make([]*registry.Shown, 0, len(snap.Instances))
+	for _, h := range snap.Instances {
+		if h.Cluster == cluster && (h.Healthy || !healthyOnly) {
+			hosts = append(hosts, h)
 		}
 	}
-	return nil
+	return c.answer(nacos.AppendInstances(nil, hosts, key.Grouped()))
+}
+
+// listed reads what a list of v3 is asked for.
+func (c *call) listed() (key registry.ServiceKey, clusters string, healthyOnly bool, err error) {
+	if key, err = c.service(); err != nil {
+		return
+	}
+	if key.Name == "" {
+		return key, "", false, errMissing("serviceName")
+	}
+	if clusters = c.raw("clusterName"); clusters == "" {
+		clusters = registry.DefaultCluster
+	}
+	healthyOnly, err = c.healthyOnly()
+	return key, clusters, healthyOnly, err
 }

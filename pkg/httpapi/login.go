@@ -19,22 +19,21 @@ const tokenTTL = 18000
 // login serves the logins of all generations of SDKs (http-api §6.3, §8.4).
 // There are no accounts, so any passes: an SDK that has one configured logs in
 // before anything else, and the Python one fails every call if it cannot.
-func (s *Server) login(w http.ResponseWriter, r *http.Request, p params) error {
-	name := p.get("username")
+func (s *Server) login(c *call) error {
+	name := c.get("username")
 	if name == "" {
 		return errRequired("username")
 	}
-	if _, given := p["password"]; !given {
+	if _, given := c.params["password"]; !given {
 		return errRequired("password")
 	}
-	s.log.Debug("login; there are no accounts, so any passes", zap.String("username", clip(name)), zap.String("peer", r.RemoteAddr))
+	s.log.Debug("login; there are no accounts, so any passes", zap.String("username", clip(name)), zap.String("peer", c.r.RemoteAddr))
 
 	b := nacos.AppendString([]byte(`{"accessToken":`), noAuthToken)
 	b = strconv.AppendInt(append(b, `,"tokenTtl":`...), tokenTTL, 10)
 	b = nacos.AppendString(append(b, `,"globalAdmin":true,"username":`...), name)
-	w.Header().Set("Authorization", "Bearer "+noAuthToken)
-	writeJSON(w, http.StatusOK, append(b, '}'))
-	return nil
+	c.w.Header().Set("Authorization", "Bearer "+noAuthToken)
+	return c.bare(append(b, '}'))
 }
 
 // onlyPost answers other methods on the path of a login (golden scenario 21).

@@ -73,7 +73,7 @@ func TestPathsBesideTheAPI(t *testing.T) {
 	for _, path := range []string{"/favicon.ico", "/nacos/v1/cs/configs", "/nacos/v2", "/nacos/v3", "/v3/x", "/nacos//v3/x"} {
 		check(f.do("GET", path, ""), path, 404, `"message":"No message available"`)
 	}
-	for _, path := range []string{"/nacos/v2/ns/instance/list", "/nacos/v3/client/ns/instance", "/nacos/v3/"} {
+	for _, path := range []string{"/nacos/v2/ns/client/list", "/nacos/v3/client/ns/instance/foo", "/nacos/v3/"} {
 		check(f.do("GET", path, ""), path, 404, `"message":"this version of Starling does not offer this API yet: GET `+path+`"`)
 	}
 	for _, route := range []string{"GET /", "GET /nacos", "GET /nacos/"} {

@@ -50,12 +50,35 @@ type Native struct {
 	Drain func(ctx context.Context) (api.Drain, error)
 	// DrainProgress tells how far it is.
 	DrainProgress func() api.Drain
+	// Raft tells the log of the cluster as this node sees it.
+	Raft func() api.Raft
+	// Backup writes the tables of the log to w, if this node leads. What it
+	// refuses (api.CodeNotLeader, api.CodeNoLeader) it refuses before it
+	// writes; an error after that ends the transfer in a way that no client
+	// takes for a whole one.
+	Backup func(ctx context.Context, w io.Writer) error
+	// Restore gives the log what a backup holds, if this node leads and the
+	// tables are empty (else api.CodeNotEmpty), or with force. What can be
+	// refused without the backup is refused before it is read. It is called
+	// once at a time. An error of the reader is returned as it is, or wrapped.
+	Restore func(ctx context.Context, backup io.Reader, force bool) (api.Restored, error)
+	// RemoveMember takes a node out of the log, if this one leads; for an id
+	// that the log does not know: api.CodeNotFound. Who is alive was refused
+	// before.
+	RemoveMember func(ctx context.Context, id string) (api.Removed, error)
+	// RestoreLimit bounds the bytes of a backup that is restored; 0:
+	// DefaultRestoreLimit.
+	RestoreLimit int64
 }
+
+// DefaultRestoreLimit is some ten million persistent instances.
+const DefaultRestoreLimit = 4 << 30
 
 // Time that a request may take which other nodes are asked for.
 const (
 	historyTimeout = 5 * time.Second
 	hashesTimeout  = 20 * time.Second
+	removeTimeout  = 8 * time.Second // the command waits for 10
 )
 
 // nativeRoutes adds the native API. It answers also while the node is not
@@ -87,13 +110,19 @@ func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
 		{"GET", "/history", n.History != nil && n.Members != nil, s.history},
 		{"POST", "/drain", n.Drain != nil && n.DrainPlan != nil, s.drain},
 		{"GET", "/drain", n.DrainProgress != nil, func(*http.Request) (any, error) { return drained(n.DrainProgress()), nil }},
+		{"GET", "/raft", n.Raft != nil, func(*http.Request) (any, error) {
+			l := n.Raft()
+			l.Servers = listed(l.Servers)
+			return l, nil
+		}},
+		{"POST", "/members/remove", n.RemoveMember != nil && n.Members != nil, s.removeMember},
 	} {
 		route(rt.method+" "+api.Path+rt.path, func(w http.ResponseWriter, r *http.Request) error {
 			if !rt.offered {
 				return errNotInNode
 			}
 			if r.Method == http.MethodPost {
-				if err := s.checkWrite(r); err != nil {
+				if err := s.checkWrite(r, "application/json"); err != nil {
 					return err
 				}
 			}
@@ -101,18 +130,14 @@ func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
 			if err != nil {
 				return nativeError(err)
 			}
-			b, err := json.Marshal(answer)
-			if err != nil {
-				return err
-			}
-			w.Header().Set("Cache-Control", "no-store")
-			writeJSON(w, http.StatusOK, append(b, '\n'))
-			return nil
+			return writeNative(w, answer)
 		})
 	}
+	route("GET "+api.Path+"/backup", s.backup)
+	route("POST "+api.Path+"/restore", s.restorer())
 	for path, methods := range map[string]string{
-		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD",
-		"/self-preservation/end": "POST", "/drain": "GET, HEAD, POST",
+		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD", "/raft": "GET, HEAD",
+		"/self-preservation/end": "POST", "/drain": "GET, HEAD, POST", "/backup": "GET", "/restore": "POST", "/members/remove": "POST",
 	} {
 		route(api.Path+path, func(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", methods)
@@ -124,14 +149,24 @@ func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
 	route(api.Path+"/", unknown)
 }
 
+func writeNative(w http.ResponseWriter, answer any) error {
+	b, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	writeJSON(w, http.StatusOK, append(b, '\n'))
+	return nil
+}
+
 // checkWrite refuses what a browser may send for another site, and what it may
-// send without asking first.
-func (s *Server) checkWrite(r *http.Request) error {
+// send without asking first: every type of body but the few of forms.
+func (s *Server) checkWrite(r *http.Request, body string) error {
 	if err := s.crossOrigin.Check(r); err != nil {
 		return errCrossSite
 	}
-	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-		return errContentType
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != body {
+		return errContentType(body)
 	}
 	return nil
 }
@@ -297,7 +332,7 @@ func nativeError(err error) error {
 		if status < 400 || status > 599 {
 			status = http.StatusInternalServerError
 		}
-		return &apiError{status: status, shape: native, text: e.Code + ": " + e.Message, hint: e.Hint}
+		return &apiError{status: status, shape: native, text: e.Code + ": " + e.Message, hint: e.Hint, server: e.Server}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errNativeTimeout

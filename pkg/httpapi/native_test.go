@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -61,6 +63,27 @@ func fakeNative(done *[]string) Native {
 			return api.Drain{Node: "a1", State: api.DrainRunning}, nil
 		},
 		DrainProgress: func() api.Drain { return api.Drain{Node: "a1", State: api.DrainDone} },
+		Raft:          func() api.Raft { return api.Raft{Node: "a1", Role: api.RoleJoining} },
+		Backup: func(_ context.Context, w io.Writer) error {
+			did("backup")
+			_, err := io.WriteString(w, "some rows")
+			return err
+		},
+		Restore: func(_ context.Context, backup io.Reader, force bool) (api.Restored, error) {
+			b, err := io.ReadAll(backup)
+			if err != nil {
+				return api.Restored{}, fmt.Errorf("backup: %w", err)
+			}
+			did(fmt.Sprintf("restore %d %v", len(b), force))
+			return api.Restored{Node: "a1", Applied: 7}, nil
+		},
+		RemoveMember: func(_ context.Context, id string) (api.Removed, error) {
+			if id == "none" {
+				return api.Removed{}, &api.Error{Status: 404, Code: api.CodeNotFound, Message: "the log does not know none"}
+			}
+			did("remove " + id)
+			return api.Removed{ID: id, Voters: 2}, nil
+		},
 	}
 }
 
@@ -111,7 +134,9 @@ func TestNativeReads(t *testing.T) {
 	get("/cluster", `{"clusterId":"","node":"a1","name":"","epoch":0,"at":"0001-01-01T00:00:00Z","ready":false,"draining":false,`+
 		`"selfPreservation":{"active":false,"leftMillis":0,"pausedMillis":0},"lives":[{"node":"b2","name":"","epoch":0,"state":"orphaned","applied":0,"ownerVersion":0,`+
 		`"lagVersions":0,"lagMillis":0,"records":0,"orphans":0,"leaseLeftMillis":0,"digest":""}],"peers":[]}`)
-	get("/hashes", `{"clusterId":"","node":"a1","name":"","services":[]}`)
+	get("/hashes", `{"clusterId":"","node":"a1","name":"","services":[],"raftApplied":0,"raftDigest":""}`)
+	get("/raft", `{"clusterId":"","node":"a1","name":"","at":"0001-01-01T00:00:00Z","role":"joining","leader":"","leaderName":"","leaderServer":"","term":0,"commit":0,`+
+		`"applied":0,"last":0,"digest":"","generation":0,"servers":[],"votersWanted":0,"quorum":0,"aliveVoters":0,"stale":false,"logBytes":0,"snapshot":{"bytes":0}}`)
 	get("/drain", `{"node":"a1","name":"","state":"done","plan":{"clients":0,"instances":0,"targets":[],"seconds":0},"clientsLeft":0,"instancesLeft":0}`)
 	get("/history?service=s&instance=[fd00::7]:80", `{"namespace":"public","group":"DEFAULT_GROUP","service":"s","instance":"[fd00::7]:80","changes":[`+
 		`{"when":"1970-01-01T00:00:01.001Z","ip":"fd00::7","port":80,"cluster":"DEFAULT","kind":"went","cause":"connection lost",`+
@@ -142,6 +167,12 @@ func TestNativeErrors(t *testing.T) {
 	refused("DELETE /members", 405, api.CodeMethod, "DELETE")
 	refused("GET /self-preservation/end", 405, api.CodeMethod, "GET")
 	refused("PUT /drain", 405, api.CodeMethod, "PUT")
+	refused("POST /raft", 405, api.CodeMethod, "POST")
+	refused("DELETE /backup", 405, api.CodeMethod, "DELETE")
+	refused("HEAD /backup", 405, api.CodeMethod, "vain")
+	refused("GET /restore", 405, api.CodeMethod, "GET")
+	refused("GET /members/remove", 405, api.CodeMethod, "GET")
+	refused("GET /backup?node=b2", 400, api.CodeBadRequest, "node")
 	refused("GET /history", 400, api.CodeBadRequest, "service")
 	refused("GET /history?service=%20", 400, api.CodeBadRequest, "service")
 	refused("GET /history?service=a%20b", 400, api.CodeBadRequest, "serviceName")
@@ -176,7 +207,8 @@ func TestNativeErrors(t *testing.T) {
 
 func TestNativeNotOffered(t *testing.T) {
 	f := newFixture(t)
-	for _, call := range []string{"GET /members", "GET /cluster", "POST /self-preservation/end", "GET /hashes", "GET /history?service=s", "POST /drain", "GET /drain"} {
+	for _, call := range []string{"GET /members", "GET /cluster", "POST /self-preservation/end", "GET /hashes", "GET /history?service=s", "POST /drain", "GET /drain",
+		"GET /raft", "GET /backup", "POST /restore", "POST /members/remove"} {
 		if w, code, _ := f.native(t, call, `{"dryRun":true}`, nativeJSON); w.Code != 501 || code != api.CodeNotOffered {
 			t.Errorf("%s: %d %s", call, w.Code, code)
 		}

@@ -19,17 +19,17 @@ type Counts struct {
 
 // operatorMetrics serves GET operator/metrics: for SDKs a question whether the
 // server is up (http-api §5.12). A node that is not ready does not get here.
-func (s *Server) operatorMetrics(w http.ResponseWriter, _ *http.Request, p params) error {
-	if only := p.get("onlyStatus"); only == "" || strings.EqualFold(only, "true") {
-		writeJSON(w, http.StatusOK, []byte(`{"status":"UP"}`))
-		return nil
+func (s *Server) operatorMetrics(c *call) error {
+	if only := c.get("onlyStatus"); only == "" || strings.EqualFold(only, "true") {
+		return c.bare([]byte(`{"status":"UP"}`))
 	}
-	var c Counts
+	var n Counts
 	if s.opts.Counts != nil {
-		c = s.opts.Counts()
+		n = s.opts.Counts()
 	}
 	stats := s.opts.Registry.Stats()
-	clients := c.Connections + c.BeatClients
+	persistent := int(stats.PersistentInstances) // in several services: several clients
+	clients := n.Connections + n.BeatClients + persistent
 	b, err := json.Marshal(struct {
 		Status               string  `json:"status"`
 		Services             int64   `json:"serviceCount"`
@@ -44,12 +44,11 @@ func (s *Server) operatorMetrics(w http.ResponseWriter, _ *http.Request, p param
 		CPU                  float64 `json:"cpu"` // negative: not available, as Java puts it
 		Load                 float64 `json:"load"`
 		Mem                  float64 `json:"mem"`
-	}{"UP", stats.Services, stats.Instances, c.Subscribers, stats.Instances, clients, c.Connections, c.BeatClients, 0, clients, -1, -1, -1})
+	}{"UP", stats.Services, stats.Instances, n.Subscribers, stats.Instances, clients, n.Connections, n.BeatClients, persistent, clients, -1, -1, -1})
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, b)
-	return nil
+	return c.bare(b)
 }
 
 func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {

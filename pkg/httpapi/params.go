@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -149,16 +150,47 @@ func (p params) raw(names ...string) string {
 	return ""
 }
 
-// flag is a v1 boolean: these words mean true, in any case, and all others
-// false (http-api §3.2).
-func (p params) flag(missing bool, names ...string) bool {
-	switch strings.ToLower(p.get(names...)) {
-	case "":
-		return missing
-	case "y", "yes", "on", "true", "t":
-		return true
+// flag is a boolean. In v1 some words mean true, in any case, and all others
+// false; later versions know words for both and nothing else (http-api §3.2).
+func (c *call) flag(missing bool, names ...string) (bool, error) {
+	word := strings.ToLower(c.get(names...))
+	switch {
+	case word == "":
+		return missing, nil
+	case c.version == v1:
+		return slices.Contains([]string{"y", "yes", "on", "true", "t"}, word), nil
+	case slices.Contains([]string{"true", "on", "yes", "1"}, word):
+		return true, nil
+	case slices.Contains([]string{"false", "off", "no", "0"}, word):
+		return false, nil
 	}
-	return false
+	return false, errFlag(names[0], word)
+}
+
+// optional is flag for one that need not be given: nil then.
+func (c *call) optional(names ...string) (*bool, error) {
+	if c.get(names...) == "" {
+		return nil, nil
+	}
+	b, err := c.flag(false, names...)
+	return &b, err
+}
+
+// metadata is nil if there is none; code is what a later version calls the
+// error.
+func (c *call) metadata(code int) (nacos.Metadata, error) {
+	s := c.get("metadata")
+	if s == "" {
+		return nil, nil
+	}
+	m, err := nacos.ParseMetadata(s)
+	if err != nil {
+		return nil, errMetadata(s, code)
+	}
+	if err := nacos.CheckMetadata(m); err != nil {
+		return nil, errParam(err)
+	}
+	return m, nil
 }
 
 // service reads the name of a service: group@@name, whose group wins, or a
@@ -236,24 +268,21 @@ func checkAddress(ip, port string) (int, error) {
 
 // attributes are what a request says about an instance; nil is not given.
 type attributes struct {
-	weight   *float64
-	enabled  *bool
-	metadata nacos.Metadata
+	weight           *float64
+	enabled, healthy *bool
+	ephemeral        *bool
+	metadata         nacos.Metadata
 }
 
-func (p params) attributes() (attributes, error) {
+func (a *attributes) isEphemeral() bool { return a.ephemeral == nil || *a.ephemeral }
+
+func (c *call) attributes() (attributes, error) {
 	var a attributes
-	if s := p.get("metadata"); s != "" {
-		m, err := nacos.ParseMetadata(s)
-		if err != nil {
-			return a, errMetadata(s)
-		}
-		if err := nacos.CheckMetadata(m); err != nil {
-			return a, errParam(err)
-		}
-		a.metadata = m
+	var err error
+	if a.metadata, err = c.metadata(codeInstanceMetadata); err != nil {
+		return a, err
 	}
-	if s := p.get("weight"); s != "" {
+	if s := c.get("weight"); s != "" {
 		w, err := strconv.ParseFloat(s, 64)
 		if errors.Is(err, strconv.ErrSyntax) {
 			return a, errNumber(s)
@@ -263,16 +292,20 @@ func (p params) attributes() (attributes, error) {
 		}
 		a.weight = &w
 	}
-	if p.get("enabled", "enable") != "" {
-		a.enabled = new(p.flag(true, "enabled", "enable"))
+	if a.enabled, err = c.optional("enabled", "enable"); err != nil {
+		return a, err
 	}
-	return a, nil
+	if a.healthy, err = c.optional("healthy"); err != nil {
+		return a, err
+	}
+	a.ephemeral, err = c.optional("ephemeral")
+	return a, err
 }
 
 // checkWeight refuses NaN as well, which no JSON can carry.
 func checkWeight(w float64) error {
 	if !(w >= 0 && w <= 10000) {
-		return errValue(nacos.ErrWeight)
+		return errInstance(nacos.ErrWeight)
 	}
 	return nil
 }

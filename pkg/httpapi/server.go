@@ -21,9 +21,12 @@ import (
 type Registry interface {
 	Serve(registry.ServiceKey) (*registry.Snapshot, int64)
 	Snapshot(registry.ServiceKey) *registry.Snapshot
-	Override(registry.ServiceKey, registry.InstanceKey, *registry.Override) error
-	Amend(registry.ServiceKey, registry.InstanceKey, registry.Override) error
 	Stats() registry.Stats
+
+	Exists(registry.ServiceKey) bool
+	Kind(registry.ServiceKey) registry.ServiceKind
+	Services(namespace, group string) []string
+	ServicesIn(namespace string) []registry.ServiceKey
 }
 
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.
@@ -37,6 +40,10 @@ type Beats interface {
 type Options struct {
 	Registry Registry
 	Beats    Beats
+	Durable  Durable
+	// Explain tells what an error of Durable means; false: it is none that a
+	// caller is told of.
+	Explain func(error) (Refusal, bool)
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
@@ -65,8 +72,8 @@ type Options struct {
 	Gatherer prometheus.Gatherer // what /metrics shows
 }
 
-// DefaultOptions has the context path of Nacos. Registry, Beats, Logger,
-// Metrics and Gatherer are the caller's.
+// DefaultOptions has the context path of Nacos. Registry, Beats, Durable,
+// Explain, Logger, Metrics and Gatherer are the caller's.
 func DefaultOptions() Options { return Options{ContextPath: "/nacos", MaxRequestBytes: 1 << 20} }
 
 // Validate names every field that makes no sense.
@@ -90,6 +97,10 @@ type Server struct {
 	mux     *http.ServeMux
 	other   http.Handler
 
+	// forwardable are the requests that one node carries out for another, as
+	// METHOD PATH.
+	forwardable map[string]bool
+
 	crossOrigin *http.CrossOriginProtection
 }
 
@@ -100,33 +111,84 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux(), crossOrigin: http.NewCrossOriginProtection()}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection()}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
 	s.metrics = newMetrics(opts.Metrics, s.ready)
 	route := func(pattern string, h handler) {
-		s.mux.Handle(pattern, s.instrument(strings.TrimSuffix(pattern, "{$}"), h))
+		s.mux.Handle(pattern, s.instrument(strings.TrimSuffix(pattern, "{$}"), noVersion, h))
 	}
 
+	// Writes of HTTP clients are carried out by the node that keeps the client.
+	const owner = true
 	for _, rt := range []struct {
-		method, path string
-		handle       func(http.ResponseWriter, *http.Request, params) error
+		method, path string // no method: any
+		handle       func(*call) error
+		owner        bool
 	}{
-		{"POST", "/v1/ns/instance", s.register},
-		{"PUT", "/v1/ns/instance", s.update},
-		{"PATCH", "/v1/ns/instance", s.patch},
-		{"DELETE", "/v1/ns/instance", s.deregister},
-		{"GET", "/v1/ns/instance", s.detail},
-		{"GET", "/v1/ns/instance/list", s.list},
-		{"PUT", "/v1/ns/instance/beat", s.beat},
-		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics},
-		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics},
-		{"POST", "/v1/auth/login", s.login},
-		{"POST", "/v1/auth/users/login", s.login},
-		{"POST", "/v3/auth/user/login", s.login},
+		{"POST", "/v1/ns/instance", s.register, owner},
+		{"DELETE", "/v1/ns/instance", s.deregister, owner},
+		{"PUT", "/v1/ns/instance/beat", s.beat, owner},
+		{"PUT", "/v1/ns/instance", s.update, false},
+		{"PATCH", "/v1/ns/instance", s.patch, false},
+		{"GET", "/v1/ns/instance", s.detail, false},
+		{"GET", "/v1/ns/instance/list", s.list, false},
+		{"POST", "/v1/ns/service", s.createService, false},
+		{"PUT", "/v1/ns/service", s.updateService, false},
+		{"DELETE", "/v1/ns/service", s.removeService, false},
+		{"GET", "/v1/ns/service", s.service, false},
+		{"GET", "/v1/ns/service/list", s.serviceNames, false},
+		{"GET", "/v1/ns/service/selector/types", s.selectorTypes, false},
+		{"PUT", "/v1/ns/cluster", s.putCluster, false},
+		{"PUT", "/v1/ns/health", s.setHealth, false},
+		{"PUT", "/v1/ns/health/instance", s.setHealth, false},
+		{"GET", "/v1/ns/health/checkers", s.checkers, false},
+		{"", "/v1/ns/health/server", s.healthServer, false},
+		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics, false},
+		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics, false},
+		{"POST", "/v1/auth/login", s.login, false},
+		{"POST", "/v1/auth/users/login", s.login, false},
+
+		{"POST", "/v2/ns/instance", s.register, owner},
+		{"DELETE", "/v2/ns/instance", s.deregister, owner},
+		{"PUT", "/v2/ns/instance", s.update, false},
+		{"GET", "/v2/ns/instance", s.detail, false},
+		{"GET", "/v2/ns/instance/list", s.list, false},
+		{"POST", "/v2/ns/service", s.createService, false},
+		{"PUT", "/v2/ns/service", s.updateService, false},
+		{"DELETE", "/v2/ns/service", s.removeService, false},
+		{"GET", "/v2/ns/service", s.service, false},
+		{"GET", "/v2/ns/service/list", s.serviceNames, false},
+		{"PUT", "/v2/ns/health", s.setHealth, false},
+		{"PUT", "/v2/ns/health/instance", s.setHealth, false},
+
+		{"POST", "/v3/client/ns/instance", s.registerOrRenew, owner},
+		{"DELETE", "/v3/client/ns/instance", s.deregister, owner},
+		{"GET", "/v3/client/ns/instance/list", s.hosts, false},
+		{"POST", "/v3/admin/ns/instance", s.register, owner},
+		{"DELETE", "/v3/admin/ns/instance", s.deregister, owner},
+		{"PUT", "/v3/admin/ns/instance", s.update, false},
+		{"PUT", "/v3/admin/ns/instance/partial", s.patch, false},
+		{"GET", "/v3/admin/ns/instance", s.detail, false},
+		{"GET", "/v3/admin/ns/instance/list", s.allHosts, false},
+		{"POST", "/v3/admin/ns/service", s.createService, false},
+		{"PUT", "/v3/admin/ns/service", s.updateService, false},
+		{"DELETE", "/v3/admin/ns/service", s.removeService, false},
+		{"GET", "/v3/admin/ns/service", s.service, false},
+		{"GET", "/v3/admin/ns/service/list", s.serviceViews, false},
+		{"GET", "/v3/admin/ns/service/selector/types", s.selectorTypes, false},
+		{"PUT", "/v3/admin/ns/cluster", s.putCluster, false},
+		{"PUT", "/v3/admin/ns/health/instance", s.setHealth, false},
+		{"GET", "/v3/admin/ns/health/checkers", s.checkers, false},
+		{"POST", "/v3/auth/user/login", s.login, false},
 	} {
-		route(rt.method+" "+opts.ContextPath+rt.path, s.api(rt.handle))
+		pattern := strings.TrimSpace(rt.method + " " + opts.ContextPath + rt.path)
+		v := versionOf(rt.path)
+		s.mux.Handle(pattern, s.instrument(pattern, v, s.api(v, rt.handle)))
+		if rt.owner {
+			s.forwardable[rt.method+" "+rt.path] = true
+		}
 	}
 	for _, path := range []string{"/v1/auth/login", "/v1/auth/users/login", "/v3/auth/user/login"} {
 		route(opts.ContextPath+path, onlyPost)
@@ -147,7 +209,7 @@ func New(opts Options) *Server {
 		route("GET "+opts.ContextPath+"/{$}", s.welcome)
 	}
 
-	s.other = s.instrument("other", func(http.ResponseWriter, *http.Request) error { return errNotFound })
+	s.other = s.instrument("other", noVersion, func(http.ResponseWriter, *http.Request) error { return errNotFound })
 	s.mux.Handle("/", s.other)
 	return s
 }
@@ -190,7 +252,7 @@ func isClean(p string) bool {
 }
 
 // api puts before a handler what all of the Nacos API have in common.
-func (s *Server) api(h func(http.ResponseWriter, *http.Request, params) error) handler {
+func (s *Server) api(v version, h func(*call) error) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if s.opts.Awake != nil {
 			s.opts.Awake()
@@ -202,7 +264,7 @@ func (s *Server) api(h func(http.ResponseWriter, *http.Request, params) error) h
 		if err != nil {
 			return err
 		}
-		return h(w, r, p)
+		return h(&call{p, v, w, r})
 	}
 }
 
@@ -214,9 +276,9 @@ func noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
 	return errNoAPI(r)
 }
 
-// instrument makes a handler an http.Handler: it writes errors, survives
-// panics and counts.
-func (s *Server) instrument(route string, h handler) http.Handler {
+// instrument makes a handler an http.Handler: it writes errors as the version
+// has them, survives panics and counts.
+func (s *Server) instrument(route string, v version, h handler) http.Handler {
 	m := s.metrics.route(route)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -235,7 +297,7 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 			s.log.Error("handler panicked", zap.String("route", route), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			begun := rec.status != 0
 			if !begun {
-				internal(r).write(rec, r)
+				internal(r).write(rec, r, v)
 			}
 			m.observe(http.StatusInternalServerError, time.Since(start))
 			if begun {
@@ -251,7 +313,7 @@ func (s *Server) instrument(route string, h handler) http.Handler {
 			s.log.Error("request failed", zap.String("route", route), zap.Error(err))
 			e = internal(r)
 		}
-		e.write(rec, r)
+		e.write(rec, r, v)
 	})
 }
 

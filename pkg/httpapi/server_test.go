@@ -25,13 +25,18 @@ type fixture struct {
 	*Server
 	registry *registry.Registry
 	beats    *health.Beats
+	durable  *memLog
 	metrics  *prometheus.Registry
 	logs     *observer.ObservedLogs
 	reason   string // why the node is not ready; "": it is
 }
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
-	f := &fixture{registry: registry.New(registry.DefaultOptions()), metrics: prometheus.NewRegistry()}
+	ro := registry.DefaultOptions()
+	f := &fixture{metrics: prometheus.NewRegistry(), durable: newMemLog(ro.Clock)}
+	ro.OverrideOver = f.durable.end
+	f.registry = registry.New(ro)
+	f.durable.registry = f.registry
 	core, logs := observer.New(zap.DebugLevel)
 	f.logs = logs
 	ho := health.DefaultOptions()
@@ -40,6 +45,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o := DefaultOptions()
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
+	o.Durable, o.Explain = f.durable, explain
 	for _, c := range change {
 		c(&o)
 	}
@@ -70,7 +76,7 @@ func (f *fixture) do(method, target, body string, headers ...string) *httptest.R
 // A step is a request and the recorded answer to it. Lists and errors of the
 // framework are compared as JSON without their times.
 type step struct {
-	call   string // "METHOD /path?query"
+	call   string // "METHOD path?query", below /nacos/v1/ns unless it begins with a slash
 	form   string // sent as a form
 	header string
 	status int
@@ -98,7 +104,10 @@ func (f *fixture) play(t *testing.T, steps []step) {
 		if s.header != "" {
 			headers = append(headers, s.header)
 		}
-		w := f.do(method, "/nacos/v1/ns/"+target, s.form, headers...)
+		if target[0] != '/' {
+			target = "/v1/ns/" + target
+		}
+		w := f.do(method, "/nacos"+target, s.form, headers...)
 		name := fmt.Sprintf("step %d, %.120s %s %s", i, s.call, s.form, s.header)
 		if w.Code != s.status {
 			t.Errorf("%s: status %d, want %d (%s)", name, w.Code, s.status, w.Body)
@@ -125,11 +134,15 @@ func decode(t *testing.T, s string) map[string]any {
 	if err := d.Decode(&m); err != nil {
 		t.Fatalf("%q: %v", s, err)
 	}
-	if n, ok := m["lastRefTime"].(json.Number); ok {
+	info := m
+	if data, ok := m["data"].(map[string]any); ok {
+		info = data
+	}
+	if n, ok := info["lastRefTime"].(json.Number); ok {
 		if ms, err := n.Int64(); err != nil || ms < 1e12 || ms > 1e14 {
 			t.Errorf("lastRefTime %v", n)
 		}
-		delete(m, "lastRefTime")
+		delete(info, "lastRefTime")
 	}
 	if ts, ok := m["timestamp"].(string); ok {
 		if !isoTime.MatchString(ts) {
@@ -250,7 +263,6 @@ func TestRegisterErrors(t *testing.T) { // golden scenario 03
 		{in + `&metadata={"preserved.heart.beat.interval":"5000","preserved.heart.beat.timeout":"1000"}`, "", "", 400, text,
 			"Instance 'heart beat interval' must less than 'heart beat timeout' and 'ip delete timeout'."},
 		{in + `&metadata=preserved.instance.id.generator=x`, "", "", 400, text, "The InstanceIdGenerator type is not found "},
-		{in + "&ephemeral=false", "", "", 400, text, "persistent instances (ephemeral=false) are not supported by this server yet"},
 		{"POST instance?serviceName=a&port=80", "", "Accept: application/json", 400, js, "Param 'ip' is required."},
 		{"POST instance?serviceName=a&port=80", "", "Accept: text/html,application/json", 400, text, "Param 'ip' is required."},
 	})
@@ -630,7 +642,7 @@ func TestInternalErrors(t *testing.T) {
 
 func TestPanicAfterAnswerBegan(t *testing.T) {
 	f := newFixture(t)
-	h := f.instrument("test", func(w http.ResponseWriter, _ *http.Request) error {
+	h := f.instrument("test", noVersion, func(w http.ResponseWriter, _ *http.Request) error {
 		_, _ = w.Write([]byte("half"))
 		panic("oops")
 	})

@@ -162,6 +162,12 @@ func CheckRegister(i *Instance, batch bool) error {
 	if !batch && i.ClusterName != "" && !only(i.ClusterName, "-") {
 		return ParamError("Instance 'clusterName' should be characters with only 0-9a-zA-Z-. (current: " + i.ClusterName + ")")
 	}
+	return CheckShown(i)
+}
+
+// CheckShown asks of an instance only what others need to read it: all that
+// is asked of a persistent one over gRPC (grpc-protocol §3.6).
+func CheckShown(i *Instance) error {
 	if Blank(i.IP) {
 		return ErrNoIP
 	}

@@ -255,7 +255,7 @@ func ParseRequestID(s string) uint64 {
 
 // Page cuts a page out of a sorted list; pages count from 1, and what lies
 // before the first is the first (semantics S6, cases C42).
-func Page(all []string, no, size int) []string {
+func Page[T any](all []T, no, size int) []T {
 	before := max(no, 1) - 1
 	if size <= 0 || before > len(all)/size { // also where before*size overflows
 		return nil

@@ -1,6 +1,7 @@
 package nacos
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -69,7 +70,7 @@ func (s *ServiceInfo) appendRest(b []byte) []byte {
 func EncodeHosts(s *registry.Snapshot, f registry.Filter) []byte {
 	hosts, protected := s.Select(f)
 	b := make([]byte, 0, 160+len(hosts)*360)
-	b = append(b, `"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[`...)
+	b = append(b, `"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true`+hostsKey...)
 	grouped := s.Service.Grouped()
 	for i, h := range hosts {
 		if i > 0 {
@@ -77,8 +78,13 @@ func EncodeHosts(s *registry.Snapshot, f registry.Filter) []byte {
 		}
 		b = appendHost(b, h.Instance, grouped, protected)
 	}
-	return appendBool(b, `],"reachProtectionThreshold":`, protected)
+	return appendBool(b, protectionKey, protected)
 }
+
+const (
+	hostsKey      = `,"hosts":[`
+	protectionKey = `],"reachProtectionThreshold":`
+)
 
 func appendHost(b []byte, i *registry.Instance, grouped string, forceHealthy bool) []byte {
 	b = AppendString(append(b, `{"instanceId":`...), InstanceID(i, grouped))
@@ -87,7 +93,7 @@ func appendHost(b []byte, i *registry.Instance, grouped string, forceHealthy boo
 	b = appendFloat(append(b, `,"weight":`...), i.Weight)
 	b = appendBool(b, `,"healthy":`, i.Healthy || forceHealthy)
 	b = appendBool(b, `,"enabled":`, i.Enabled)
-	b = append(b, `,"ephemeral":true`...)
+	b = appendBool(b, `,"ephemeral":`, !i.Persistent)
 	b = AppendString(append(b, `,"clusterName":`...), i.Cluster)
 	b = AppendString(append(b, `,"serviceName":`...), grouped)
 	b = AppendMetadata(append(b, `,"metadata":`...), i.Metadata)
@@ -140,4 +146,11 @@ func millis(v string, missing int64) int64 {
 		return int64(n)
 	}
 	return missing
+}
+
+// HostsOf cuts the array of hosts out of what [EncodeHosts] made.
+func HostsOf(encoded []byte) []byte {
+	from := bytes.Index(encoded, []byte(hostsKey))
+	to := bytes.LastIndex(encoded, []byte(protectionKey))
+	return encoded[from+len(hostsKey)-1 : to+1]
 }

@@ -105,10 +105,10 @@ func ParseMetadata(s string) (Metadata, error) {
 	return m, nil
 }
 
-// AppendDetail appends the answer to a v1 request for one instance (http-api
-// §5.5).
-func AppendDetail(b []byte, i *registry.Instance, grouped string) []byte {
-	b = AppendString(append(b, `{"service":`...), grouped)
+// AppendDetail appends the answer to a request of v1 or v2 for one instance
+// (http-api §5.5, §7.1); they name the service by different keys.
+func AppendDetail(b []byte, serviceKey string, i *registry.Instance, grouped string) []byte {
+	b = AppendString(append(AppendString(append(b, '{'), serviceKey), ':'), grouped)
 	b = AppendString(append(b, `,"ip":`...), i.IP)
 	b = strconv.AppendInt(append(b, `,"port":`...), int64(i.Port), 10)
 	b = AppendString(append(b, `,"clusterName":`...), i.Cluster)

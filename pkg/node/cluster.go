@@ -13,15 +13,12 @@ import (
 	"github.com/starling-registry/starling/cluster"
 	"github.com/starling-registry/starling/distro"
 	"github.com/starling-registry/starling/pkg/grpcapi"
+	"github.com/starling-registry/starling/raftstore"
 )
 
 // clusterOptions says how this node is a member. handlers are filled in by
 // Start.
-func (o *Options) clusterOptions(dir *DataDir, handlers cluster.Handlers, metrics prometheus.Registerer) (cluster.Options, error) {
-	id, err := dir.ClusterID()
-	if err != nil {
-		return cluster.Options{}, err
-	}
+func (o *Options) clusterOptions(dir *DataDir, id string, handlers cluster.Handlers, metrics prometheus.Registerer) (cluster.Options, error) {
 	keys, err := o.readKeys()
 	if err != nil {
 		return cluster.Options{}, err
@@ -31,7 +28,7 @@ func (o *Options) clusterOptions(dir *DataDir, handlers cluster.Handlers, metric
 		addrs = append(addrs, k.Gossip)
 	}
 	return cluster.Options{
-		ID: dir.NodeID, Name: o.Name, Epoch: dir.Epoch, ClusterID: id, Version: o.Version, Wire: distro.Wire,
+		ID: dir.NodeID, Name: o.Name, Epoch: dir.Epoch, ClusterID: id, Version: o.Version, Wire: distro.Wire, Commands: raftstore.CommandVersion,
 		Bind: o.Bind, Advertise: o.Advertise,
 		HTTPPort: o.Port, GRPCPort: o.GRPCPort, PeerPort: o.PeerPort, RaftPort: o.RaftPort, GossipPort: o.GossipPort,
 		Join: o.Join, Port: o.Port, Expect: o.expected(), Known: addrs,

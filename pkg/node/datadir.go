@@ -27,8 +27,12 @@ import (
 //	clock    high-water mark of the registry's clock, decimal
 //
 //	cluster-id         32 hex digits, once the cluster has one
+//	founders           of the cluster, while this node begins its log; see SaveFounders
+//	raft/              the log (package raftstore)
+//	raft-begun         says that raft/ had something in it
 //	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
+//	raft               the log, of package raftstore
 //
 // A file is replaced as a whole and is on disk before anybody relies on it,
 // so neither a crash nor a power cut leaves a half of one. A file that cannot
@@ -79,12 +83,8 @@ func (d *DataDir) open() error {
 	if d.lock, err = d.root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return fmt.Errorf("data directory %s: cannot make its lock: %w", d.path, err)
 	}
-	// The kernel gives the lock back when the process ends, however it ends.
-	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
-	} else if err != nil {
-		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
+	if err := d.hold(); err != nil {
+		return err
 	}
 
 	storedEpoch, err := d.readNumber("epoch", "write into it a number above all epochs of this node, such as the milliseconds since 1970 (date +%s%3N)")
@@ -103,6 +103,18 @@ func (d *DataDir) open() error {
 	clock, err := d.readNumber("clock", "remove it if the clock of this machine has not gone back since the node last ran")
 	d.Clock, d.saved = registry.Stamp(clock), registry.Stamp(clock)
 	return err
+}
+
+// hold takes the lock, or fails at once.
+func (d *DataDir) hold() error {
+	// The kernel gives it back when the process ends, however it ends.
+	err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("data directory %s is in use by another process: stop that one, or give this node a directory of its own", d.path)
+	} else if err != nil {
+		return fmt.Errorf("data directory %s: cannot lock it: %w", d.path, err)
+	}
+	return nil
 }
 
 // openID reads the node id, or makes it in a directory that no node has run
@@ -161,6 +173,54 @@ func (d *DataDir) ClusterID() (string, error) {
 // SaveClusterID keeps the id for all later starts.
 func (d *DataDir) SaveClusterID(id string) error {
 	return d.write("cluster-id", id)
+}
+
+// SaveFounders is called by the node that makes the id of a cluster, before it
+// keeps the id: these are the first voters of the log. If it crashes before the
+// log has begun, its next start begins it.
+func (d *DataDir) SaveFounders(ids []string) error {
+	return d.write("founders", strings.Join(ids, " "))
+}
+
+// Founders are those of a log that this node has to begin; none else.
+func (d *DataDir) Founders() []string {
+	s, err := d.read("founders")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(s)
+}
+
+// LogBegun says that the log holds something, and no founders are needed any
+// more.
+func (d *DataDir) LogBegun() error {
+	if !d.logHasBegun() {
+		if err := d.write("raft-begun", "the directory raft belongs to this node and holds its votes"); err != nil {
+			return err
+		}
+	}
+	if err := d.root.Remove("founders"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data directory %s: %w", d.path, err)
+	}
+	return nil
+}
+
+func (d *DataDir) logHasBegun() bool {
+	_, err := d.root.Stat("raft-begun")
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// LogDir is the directory of the log. A log that was there and is gone stops
+// the start: a node that has forgotten its votes could elect two leaders
+// (cluster C2).
+func (d *DataDir) LogDir() (string, error) {
+	dir := filepath.Join(d.path, raftDir)
+	if d.logHasBegun() {
+		if _, err := d.root.Stat(raftDir); errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("data directory %s: the log (raft) is gone, and with it what this node has promised the others: restore it from a backup of the whole directory, or move the whole directory away to join as a new node", d.path)
+		}
+	}
+	return dir, nil
 }
 
 // A Known member is one line of the file members: id, gossip address, and the

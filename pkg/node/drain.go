@@ -121,6 +121,11 @@ func (d *drain) move(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.replicator.SetDraining(true) // the others send nobody here
+	if d.store.Leads() && d.hasPeer() {
+		if err := d.store.TransferLeadership(ctx); err != nil {
+			d.log.Warn("another node will have to be elected to lead the log", zap.Error(err))
+		}
+	}
 	err := d.sdks.Drain(ctx, 0)
 	if errors.Is(err, grpcapi.ErrNoTarget) { // they stay attached until the node ends
 		err = nil

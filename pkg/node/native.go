@@ -17,6 +17,7 @@ import (
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/registry"
 	starlingv1 "github.com/starling-registry/starling/proto"
+	"github.com/starling-registry/starling/raftstore"
 )
 
 // An operations has what the native API tells and does.
@@ -25,6 +26,7 @@ type operations struct {
 	life       registry.Life
 	members    *cluster.Cluster // nil: the ports for other nodes are closed
 	replicator *distro.Replicator
+	store      *raftstore.Store
 	registry   *registry.Registry
 	clock      *registry.Clock
 	ready      func() (bool, string)
@@ -38,6 +40,7 @@ func (o *operations) native(d *drain) httpapi.Native {
 			o.replicator.EndSelfPreservation()
 			return selfPreservation(o.replicator.Status())
 		},
+		RestoreLimit: int64(o.opts.MaxRestoreBytes), Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
 		DrainPlan: d.plan, Drain: d.begin, DrainProgress: d.progress,
 	}
 }
@@ -122,7 +125,7 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 	var answer []byte
 	var err error
 	if node == "" || node == o.life.Node {
-		answer, err = answerHashes(o.registry, o.clock)
+		answer, err = answerHashes(o.registry, o.clock, o.store)
 	} else {
 		m, ok := o.view().Member(node)
 		if !ok {
@@ -141,6 +144,9 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 		return h, fmt.Errorf("hashes of node %s: %w", h.Name, err)
 	}
 	h.Services = make([]api.ServiceHash, len(r.Services))
+	if r.RaftApplied != 0 || r.RaftDigest != 0 { // an early release does not tell
+		h.RaftApplied, h.RaftDigest = r.RaftApplied, hex64(r.RaftDigest)
+	}
 	for i, s := range r.Services {
 		h.Services[i] = api.ServiceHash{Service: api.Service{Namespace: s.Namespace, Group: s.Group, Name: s.Service},
 			Hash: hex64(s.Hash), Instances: int(s.Instances), UnchangedMillis: int64(s.UnchangedMillis)}
@@ -170,8 +176,10 @@ func (o *operations) whileAlive(ctx context.Context, node string) (context.Conte
 	return ctx, cancel
 }
 
-func answerHashes(reg *registry.Registry, clock *registry.Clock) ([]byte, error) {
+func answerHashes(reg *registry.Registry, clock *registry.Clock, store *raftstore.Store) ([]byte, error) {
 	var r starlingv1.ServiceHashesResponse
+	log := store.Status()
+	r.RaftApplied, r.RaftDigest = log.Applied, log.Digest
 	reg.Hashes(func(k registry.ServiceKey, h registry.Hash) {
 		r.Services = append(r.Services, &starlingv1.ServiceHash{Namespace: k.Namespace, Group: k.Group, Service: k.Name,
 			Hash: h.Sum, Instances: uint32(h.Instances), UnchangedMillis: uint64(max(0, clock.Millis()-h.Changed.Millis()))})

@@ -24,6 +24,7 @@ import (
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
+	"github.com/starling-registry/starling/raftstore"
 )
 
 // ErrOutlived ends a node of whose present life others know more than it has
@@ -91,12 +92,21 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	n.later("gRPC listener", func(context.Context) error { return closed(grpcListener.Close()) })
 	n.http, n.grpc = httpListener.Addr(), grpcListener.Addr()
+	var raftListener net.Listener
+	if opts.isCluster() {
+		if raftListener, err = opts.Listen("tcp", net.JoinHostPort(opts.Bind, strconv.Itoa(opts.RaftPort))); err != nil {
+			return nil, fmt.Errorf("cannot listen for Raft on --bind %s, --raft-port %d (it follows from --port %d): %w", opts.Bind, opts.RaftPort, opts.Port, err)
+		}
+		n.later("Raft listener", func(context.Context) error { return closed(raftListener.Close()) })
+	}
 
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	// The registry tells the push engine what changed, and the replicator what
-	// clients of this node wrote.
+	// The registry tells the push engine what changed, the replicator what
+	// clients of this node wrote, and the prober what is to be checked.
+	var prober *health.Prober
+	overs := make(chan struct{}, 1)
 	var engine *push.Engine
 	var replicator *distro.Replicator
 	life := registry.Life{Node: dir.NodeID, Epoch: dir.Epoch}
@@ -111,6 +121,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Changed:         func(key registry.ServiceKey) { engine.Mark(key) },
 		Presence:        func(key registry.ServiceKey) { engine.MarkPresence(key) },
 		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
+		Durable:         func(key registry.ServiceKey) { prober.Changed(key) },
+		OverrideOver:    func(registry.Edit) { mark(overs) },
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
@@ -133,6 +145,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	pulse := newPulse(opts.Freeze, func(d time.Duration) {
 		closed := sdks.HandleClosed()
 		beats.Stalled()
+		prober.Stalled()
 		replicator.Stalled()
 		log.Warn("this process stood still; what is overdue counts from now", zap.Duration("for", d), zap.Int("closedConnections", closed))
 	})
@@ -143,8 +156,13 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	var web *httpapi.Server
 	var peers distro.Peers = alone{}
 	var members *cluster.Cluster
+	var store *raftstore.Store
+	clusterID, err := opts.clusterID(dir)
+	if err != nil {
+		return nil, err
+	}
 	if opts.isCluster() {
-		co, err := opts.clusterOptions(dir, cluster.Handlers{
+		co, err := opts.clusterOptions(dir, clusterID, cluster.Handlers{
 			Message:   func(from string, v cluster.Via, msg []byte) { replicator.Message(from, via(v), msg) },
 			Connected: func(peer string) { replicator.Connected(peer) },
 			Pull: func(ctx context.Context, from string, req []byte, send func([]byte) error) error {
@@ -153,15 +171,30 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			Calls: map[string]func(context.Context, string, []byte) ([]byte, error){
 				"Forward":       func(ctx context.Context, _ string, body []byte) ([]byte, error) { return web.Forwarded(ctx, body) },
 				"History":       func(_ context.Context, _ string, body []byte) ([]byte, error) { return answerHistory(reg, body) },
-				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock) },
+				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock, store) },
+				"RaftApply": func(ctx context.Context, from string, body []byte) ([]byte, error) {
+					return store.ServeApply(ctx, from, body)
+				},
+				"RaftState": func(ctx context.Context, from string, body []byte) ([]byte, error) {
+					return store.ServeState(ctx, from, body)
+				},
+				"ConfirmProbe": func(ctx context.Context, _ string, body []byte) ([]byte, error) {
+					return answerConfirm(ctx, prober, body)
+				},
 			},
 			Members: func(v *cluster.View) {
 				replicator.Members(distroMembers(v))
+				store.Changed()
 			},
-			ClusterID: func(id string) {
-				if err := dir.SaveClusterID(id); err != nil {
+			ClusterID: func(id string, founders []string) error {
+				err := found(dir, id, founders)
+				if err == nil {
+					err = beginLog(dir, store)
+				}
+				if err != nil {
 					n.fail(err)
 				}
+				return err
 			},
 		}, metrics)
 		if err != nil {
@@ -197,6 +230,44 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	}
 	beats = health.NewBeats(ho)
 
+	// The log: what must survive. It is read, and shown by the registry, before
+	// anybody may ask.
+	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, started: time.Now()}
+	po := health.DefaultProbeOptions()
+	po.Registry, po.Life, po.Now = reg, life, clock.Now
+	po.Owns = func(key string) bool { return members == nil || replicator.Owner(key) == dir.NodeID }
+	po.Report = func(c registry.Check) { reg.Checked(c); replicator.WriteCheck(c) }
+	po.Forget, po.Confirm = replicator.ForgetCheck, ops.confirm
+	po.Enabled = func() bool { return store.Switches()[healthSwitch] != "false" }
+	po.Awake, po.Interval, po.Timeout, po.Rate, po.Strikes = pulse.awake, opts.CheckInterval, opts.CheckTimeout, opts.CheckRate, opts.CheckStrikes
+	po.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return opts.Dial(ctx, addr) }
+	po.Logger, po.Metrics = log.Named("health"), metrics
+	prober = health.NewProber(po)
+	ro, err := opts.raftOptions(dir)
+	if err != nil {
+		return nil, err
+	}
+	ro.ID, ro.Projection, ro.Clock, ro.Awake = dir.NodeID, reg, clock, pulse.awake
+	ro.ClusterID = func() string { return clusterID }
+	ro.Members = func() []raftstore.Member { return raftMembers(ops.view()) }
+	if members != nil {
+		ro.ClusterID = members.ClusterID
+		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), members.Call
+	}
+	ro.Superseded = func() { n.fail(ErrSuperseded) }
+	ro.Failed = func(err error) { n.fail(fmt.Errorf("the log of the cluster: %w", err)) }
+	ro.Logger, ro.Metrics = log.Named("raft"), metrics
+	if store, err = raftstore.Open(ro); err != nil {
+		return nil, err
+	}
+	n.later("log", func(ctx context.Context) error { return store.Close(ctx) })
+	ops.store = store
+	if clusterID != "" {
+		if err := beginLog(dir, store); err != nil {
+			return nil, err
+		}
+	}
+
 	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	n.later("loops", func(context.Context) error { stopLoops(); wg.Wait(); return nil })
@@ -217,13 +288,24 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		})
 	}
 	every("sweep", opts.SweepPeriod, reg.Sweep)
+	every("log", 5*time.Second, func() {
+		if store.Status().Last == 0 {
+			return // nobody has taken this node in yet
+		}
+		if err := dir.LogBegun(); err != nil {
+			log.Error("that the log has begun cannot be noted", zap.Error(err))
+		}
+	})
+	wg.Go(func() {
+		pprof.Do(loops, pprof.Labels("loop", "node.edits"), func(ctx context.Context) { endEdits(ctx, store, reg, overs, opts.SweepPeriod, log) })
+	})
 	every("clock", 5*time.Second, func() {
 		if err := dir.SaveClock(reg.HighWater()); err != nil {
 			log.Error("the clock's high-water mark cannot be saved; after a restart with an earlier wall clock, clients may take lists for old", zap.Error(err))
 		}
 	})
 
-	var serving atomic.Bool
+	var serving, logless atomic.Bool
 	ready := func() (bool, string) {
 		pulse.awake() // a node that stood still is not ready, also not for what was read first
 		if !serving.Load() {
@@ -236,10 +318,23 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 				return false, "the nodes of --join do not take this one in, its log says why: they have another secret (--gossip-key-file), or belong to another cluster (correct --join, or start with an empty --data-dir to become one of them)"
 			}
 		}
-		return replicator.Ready()
+		if ok, reason := replicator.Ready(); !ok {
+			return false, reason
+		}
+		// Before its cluster has an id there is no log that it could lack. Once
+		// it serves clients it does not stop when the log begins.
+		if members != nil && members.ClusterID() == "" {
+			logless.Store(true)
+		}
+		if logless.Load() {
+			return true, ""
+		}
+		return store.CaughtUp()
 	}
+	ops.ready = ready
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push = reg, engine
+	gs.Persistent, gs.Explain = store, explainSDK
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
 		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
@@ -264,7 +359,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
-	ops := &operations{opts: &opts, life: life, members: members, replicator: replicator, registry: reg, clock: clock, ready: ready, started: time.Now()}
+	hs.Durable, hs.Explain = store, explain
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router = ops.native(draining), ops.router()
 	hs.Counts = func() httpapi.Counts {
@@ -337,6 +432,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// Nobody is judged for beats that cannot arrive any more.
 	beats.Start()
 	n.later("health", func(context.Context) error { beats.Stop(); return nil })
+	prober.Start()
+	n.later("health checks", func(context.Context) error { prober.Stop(); return nil })
 
 	serving.Store(true)
 	n.later("drain", func(ctx context.Context) error { draining.run(ctx); serving.Store(false); return nil })
@@ -433,6 +530,7 @@ func registerGauges(m prometheus.Registerer, reg *registry.Registry, version str
 	gauge("services", "Services, empty ones that are not cleaned up yet included.", func(s registry.Stats) int64 { return s.Services })
 	gauge("instances", "Instances, each once, disabled ones included.", func(s registry.Stats) int64 { return s.Instances })
 	gauge("publications", "Services that clients publish instances for, counted per client.", func(s registry.Stats) int64 { return s.Publications })
+	gauge("persistent_instances", "Persistent instances.", func(s registry.Stats) int64 { return s.PersistentInstances })
 	gauge("history_bytes", "Estimated size of the history of all services.", func(s registry.Stats) int64 { return s.HistoryBytes })
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "starling", Name: "build_info", Help: "The version that runs; always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})

@@ -32,9 +32,7 @@ type Options struct {
 	// Port is the HTTP port, from 1001 to 64534. Flag --port. The other ports
 	// of a node follow from it (design §2), unless they are given: Port+1000
 	// gRPC for clients (which is what the SDKs compute from Port), Port+1001
-	// gRPC between nodes, Port−1000 Raft, Port−902 gossip, TCP and UDP. Raft is
-	// not there yet; its port is checked, so that what is good today still is
-	// then.
+	// gRPC between nodes, Port−1000 Raft, Port−902 gossip, TCP and UDP.
 	Port int
 	// GRPCPort, PeerPort, RaftPort and GossipPort are the other ports; 0: what
 	// follows from Port. Flags --grpc-port, --peer-port, --raft-port,
@@ -172,6 +170,34 @@ type Options struct {
 	// (cluster A6: nothing faster).
 	ProbeInterval, ProbeTimeout time.Duration
 
+	// The timers of the log (design §8).
+
+	// RaftHeartbeat: a follower that has heard nothing of the leader for one to
+	// two times so long wants a new one. From 20ms to 1m, default 500ms (cluster
+	// C4).
+	RaftHeartbeat time.Duration
+	// RaftReplaceAfter is how long a voter must have been gone before another
+	// node takes its place, RaftRemoveAfter how long a node that left on purpose.
+	// Defaults 1m, 5m.
+	RaftReplaceAfter, RaftRemoveAfter time.Duration
+	// RaftSnapshotEvery is the time between two looks whether the log has grown
+	// enough for a snapshot: by RaftSnapshotEntries entries, or RaftSnapshotBytes.
+	// Defaults 30s, 8192, 8 MiB.
+	RaftSnapshotEvery                      time.Duration
+	RaftSnapshotEntries, RaftSnapshotBytes int
+
+	// MaxRestoreBytes bounds a backup that is restored. Default 4 GiB.
+	MaxRestoreBytes int
+
+	// CheckInterval is the time between two health checks of a persistent
+	// instance, CheckTimeout how long one may take (MySQL: each step).
+	// Defaults 5s, 500ms (semantics §4.3).
+	CheckInterval, CheckTimeout time.Duration
+	// CheckRate bounds how many checks a node begins in a second, CheckStrikes
+	// is how many equal results in a row change what is shown. Defaults 1,000, 3
+	// (semantics H17).
+	CheckRate, CheckStrikes int
+
 	// EmptyServiceAge: a service that has had no instance for so long is
 	// removed. From 1ms to 720h, default 60s (semantics E22).
 	EmptyServiceAge time.Duration
@@ -249,6 +275,9 @@ type Options struct {
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	Gossip memberlist.Transport
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// NoSync leaves it to the machine when the log reaches the disk: a
+	// simulation ends processes, never the machine.
+	NoSync bool
 	// Freeze is called, with no lock held, wherever the node looks whether it
 	// stood still. A simulation stops the node by not returning; nil else.
 	Freeze func()
@@ -301,6 +330,11 @@ func DefaultOptions() Options {
 		HandoverGrace: 10 * time.Second,
 		Rejoin:        10 * time.Second,
 		ProbeInterval: 500 * time.Millisecond, ProbeTimeout: 200 * time.Millisecond,
+
+		RaftHeartbeat: 500 * time.Millisecond, RaftReplaceAfter: time.Minute, RaftRemoveAfter: 5 * time.Minute,
+		RaftSnapshotEvery: 30 * time.Second, RaftSnapshotEntries: 8192, RaftSnapshotBytes: 8 << 20, MaxRestoreBytes: 4 << 30,
+
+		CheckInterval: 5 * time.Second, CheckTimeout: 500 * time.Millisecond, CheckRate: 1000, CheckStrikes: 3,
 
 		EmptyServiceAge: 60 * time.Second,
 		OverrideAge:     60 * time.Second,
@@ -370,6 +404,12 @@ func (o *Options) Timers() []Timer {
 		{"rejoin", &o.Rejoin, 100 * ms, time.Hour, "time between two looks for missing members and for new addresses of a name"},
 		{"probe-interval", &o.ProbeInterval, 50 * ms, time.Minute, "time between two probes of members"},
 		{"probe-timeout", &o.ProbeTimeout, 20 * ms, time.Minute, "how long the answer to a probe may take"},
+		{"raft-heartbeat", &o.RaftHeartbeat, 20 * ms, time.Minute, "without a word of the leader for once to twice so long, a new one is elected"},
+		{"raft-replace-after", &o.RaftReplaceAfter, ms, day, "a voter that is gone for so long is replaced by a node that has no vote, if there is one"},
+		{"raft-remove-after", &o.RaftRemoveAfter, ms, 30 * day, "a node that left on purpose loses its vote after so long"},
+		{"raft-snapshot-every", &o.RaftSnapshotEvery, 100 * ms, time.Hour, "time between two looks whether the log needs a snapshot"},
+		{"check-interval", &o.CheckInterval, 10 * ms, time.Hour, "time between two health checks of a persistent instance"},
+		{"check-timeout", &o.CheckTimeout, ms, time.Minute, "how long a health check may take"},
 		{"empty-service-age", &o.EmptyServiceAge, ms, 30 * day, "a service without instances for so long is removed"},
 		{"override-age", &o.OverrideAge, ms, 30 * day, "an operator's edit ends when its instance is absent for so long"},
 		{"sweep-period", &o.SweepPeriod, ms, time.Hour, "time between two looks for what has aged"},
@@ -402,6 +442,11 @@ func (o *Options) Limits() []Limit {
 		{"max-header-bytes", &o.MaxHeaderBytes, 4 << 10, 16 << 20, "size of the headers of one request"},
 		{"max-fuzzy-patterns", &o.MaxFuzzyPatterns, 0, many, "different patterns of fuzzy watches on the node"},
 		{"max-fuzzy-matches", &o.MaxFuzzyMatches, 1, many, "services that a fuzzy watch is told of at its start"},
+		{"max-restore-bytes", &o.MaxRestoreBytes, 1 << 20, 1 << 42, "size of a backup that is restored"},
+		{"raft-snapshot-entries", &o.RaftSnapshotEntries, 16, many, "entries of the log after which it gets a snapshot"},
+		{"raft-snapshot-bytes", &o.RaftSnapshotBytes, 64 << 10, 1 << 40, "bytes of the log after which it gets a snapshot"},
+		{"check-rate", &o.CheckRate, 1, 1_000_000, "health checks of persistent instances that a node begins in a second"},
+		{"check-strikes", &o.CheckStrikes, 1, 100, "results in a row that change the health of an instance"},
 		{"history-per-service", &o.HistoryPerService, 1, 1 << 16, "events that are kept for one service"},
 		{"history-bytes", &o.HistoryBytes, 64 << 10, 64 << 30, "memory for all history, estimated"},
 	}

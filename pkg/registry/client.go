@@ -72,7 +72,8 @@ var ErrClientClosed = errors.New("client is closed")
 // no new snapshot, no call of Changed. Otherwise the registration clock of
 // what is new or different becomes now; the rest keeps its own.
 //
-// With more than [Options.MaxPerClient] instances in all services together the
+// In a service that is persistent the client gets [ErrPersistentService], and
+// nothing changes (semantics D12). With more than [Options.MaxPerClient] instances in all services together the
 // client gets [ErrTooMany], and nothing changes.
 //
 // The registry keeps the instances; the caller must not change them.
@@ -122,13 +123,18 @@ func (c *Client) register(key ServiceKey, instances []*Instance, batch bool, at 
 		c.mu.Unlock()
 		return ErrTooMany
 	}
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := r.serviceLocked(sh, key, 1)
+	if s.refuses { // then it was there before
+		sh.mu.Unlock()
+		c.mu.Unlock()
+		return ErrPersistentService
+	}
 	if n != had {
 		c.total += n - had
 		c.services[key] = n
 	}
-	sh := r.shard(key)
-	sh.mu.Lock()
-	s := r.serviceLocked(sh, key, 1)
 	first := !s.published()
 	tell := r.registerLocked(sh, s, c, instances, batch, at)
 	tell.presence = first
@@ -223,7 +229,8 @@ func (r *Registry) renewLocked(sh *shard, s *service, pub *publication, is *Inst
 // of several only the member with the ip and port of named goes, and nothing
 // if there is none (cases C40); any other publication goes whatever named
 // says (semantics D17). What went is not shown again from an older claim of
-// the same kind of client, on any node, and an operator's override of it ends.
+// the same kind of client, on any node, and an operator's edit of it ends,
+// unless it is sticky.
 //
 // An instance that the client has not registered here is not shown again on
 // behalf of a node that is gone: so a client that came here and says goodbye
@@ -277,6 +284,7 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 	now := r.opts.Clock.Now()
 	by := r.ownWhy(cause, c.id, now)
 	touched := make([]touch, 0, len(going)+1)
+	var n news
 	for _, cl := range going {
 		k := cl.instance.InstanceKey
 		touched = append(touched, touch{k, 0})
@@ -285,7 +293,7 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 		strong := weak
 		strong.Strong = true
 		if cause == CauseDeregistered {
-			delete(s.overrides, k)
+			s.endOverride(&n, k)
 			// Who registered it after this client is another one, if it is
 			// there; of HTTP clients there is only one.
 			weak.UpTo = now
@@ -301,7 +309,6 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 			named = InstanceKey{}
 		}
 	}
-	var n news
 	if named.IP != "" {
 		if named.Cluster == "" {
 			named.Cluster = DefaultCluster
@@ -309,6 +316,11 @@ func (c *Client) withdrawLocked(key ServiceKey, cause Cause, named InstanceKey, 
 		touched = append(touched, touch{named, 0})
 		if r.hideOwnLocked(sh, key, c, cause, Hide{InstanceKey: named, UpTo: now, Made: now, Strong: c.kind == Beat}) {
 			n.wrote = c
+		}
+		if s != nil && s.shown(named) == nil {
+			if _, was := s.snapshot.Load().Get(named); was {
+				s.endOverride(&n, named)
+			}
 		}
 	}
 	if whole := pub != nil && len(going) == len(pub.claims); whole {

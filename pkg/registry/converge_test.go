@@ -26,7 +26,44 @@ type knower struct {
 	newest map[Life]map[RecordKey]Record
 	hides  []factHide
 	probes []Probe
+	checks []Check
 	turns  map[Life]int // how many it has heard of
+	log    []Change     // that it has carried out
+	over   []Edit       // that it has ended
+}
+
+// durable is what the log says, as far as the knower has it.
+func (k *knower) durable() (rows map[InstanceKey]*Persistent, edits map[InstanceKey]*Override) {
+	rows, edits = map[InstanceKey]*Persistent{}, map[InstanceKey]*Override{}
+	for _, c := range k.log {
+		for _, i := range c.Instances {
+			if rows[i.InstanceKey] = i.Is; i.Is == nil {
+				delete(rows, i.InstanceKey)
+			}
+		}
+		for _, o := range c.Overrides {
+			if edits[o.InstanceKey] = o.Is; o.Is == nil {
+				delete(edits, o.InstanceKey)
+			}
+		}
+	}
+	for _, e := range k.over {
+		if o := edits[e.InstanceKey]; o != nil && o.Revision == e.Revision {
+			delete(edits, e.InstanceKey)
+		}
+	}
+	return rows, edits
+}
+
+// health is what the newest check found, unless the registration is newer.
+func (k *knower) health(p *Persistent) bool {
+	healthy, made, by := p.Healthy, p.Judged, Life{}
+	for _, c := range k.checks {
+		if c.InstanceKey == p.InstanceKey && (c.Made > made || c.Made == made && by != (Life{}) && c.By.compare(by) > 0) {
+			healthy, made, by = c.Healthy, c.Made, c.By
+		}
+	}
+	return healthy
 }
 
 type factHide struct {
@@ -123,9 +160,21 @@ next:
 			best[c.InstanceKey] = c
 		}
 	}
+	rows, edits := k.durable()
 	var out []string
-	for _, c := range best {
-		out = append(out, fmt.Sprint(c.IP, " w", c.Weight, " ", c.of, " ", c.client))
+	line := func(at InstanceKey, weight float64, healthy bool, of Life, client string) {
+		if o := edits[at]; o != nil {
+			weight = *o.Weight
+		}
+		out = append(out, fmt.Sprint(at.IP, " w", weight, " ", healthy, " ", of, " ", client))
+	}
+	for at, c := range best {
+		if rows[at] == nil {
+			line(at, c.Weight, c.Healthy, c.of, c.client)
+		}
+	}
+	for at, p := range rows {
+		line(at, p.Weight, k.health(p), Life{}, at.IP+":80#false")
 	}
 	slices.Sort(out)
 	return out
@@ -149,15 +198,16 @@ func (c candidate) beats(o candidate) bool {
 func (k *knower) shows() []string {
 	var out []string
 	for _, e := range k.Snapshot(order).Instances {
-		out = append(out, fmt.Sprint(e.IP, " w", e.Weight, " ", e.Life, " ", e.Client))
+		out = append(out, fmt.Sprint(e.IP, " w", e.Weight, " ", e.Healthy, " ", e.Life, " ", e.Client))
 	}
 	slices.Sort(out)
 	return out
 }
 
 // TestRegistriesConverge lets three registries do and hear of things in any
-// order, late, twice, in batches, coalesced. At every step each must show what
-// the facts that it knows say, and in the end all must show the same.
+// order, late, twice, in batches, coalesced; the log they read in its order,
+// each in its own time. At every step each must show what the facts that it
+// knows say, and in the end all must show the same.
 func TestRegistriesConverge(t *testing.T) {
 	for seed := range uint64(400) {
 		synctest.Test(t, func(t *testing.T) { converge(t, seed) })
@@ -177,7 +227,23 @@ func converge(t *testing.T, seed uint64) {
 	for _, n := range names {
 		p := mesh.nodes[n]
 		p.opts.Clock = NewClock(0, time.Duration(rng.IntN(3)*20)*time.Millisecond) // wrong ones, too
-		nodes = append(nodes, &knower{peer: p, newest: map[Life]map[RecordKey]Record{}, turns: map[Life]int{}})
+		n := &knower{peer: p, newest: map[Life]map[RecordKey]Record{}, turns: map[Life]int{}}
+		p.opts.OverrideOver = func(e Edit) { n.over = append(n.over, e) }
+		nodes = append(nodes, n)
+	}
+	var committed []Change // the log of all
+	// commit brings the log of a node up to there.
+	commit := func(n *knower, to int) {
+		for len(n.log) < to {
+			next := committed[len(n.log) : len(n.log)+1+rng.IntN(to-len(n.log))]
+			for _, c := range next {
+				for _, i := range c.Instances {
+					n.opts.Clock.Adopt(i.Clock)
+				}
+			}
+			n.log = append(n.log, next...)
+			n.Commit(next)
+		}
 	}
 	var log []string
 	say := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
@@ -195,10 +261,13 @@ func converge(t *testing.T, seed uint64) {
 			if l.probe != nil {
 				n.probes = append(n.probes, *l.probe)
 			}
+			if l.check != nil {
+				n.checks = append(n.checks, *l.check)
+			}
 		}
 		newest := map[RecordKey]Record{}
 		for _, l := range from.records[n.applied[from.life]:to] {
-			if l.probe == nil {
+			if l.probe == nil && l.check == nil {
 				newest[l.RecordKey] = l.Record
 			}
 		}
@@ -242,7 +311,7 @@ func converge(t *testing.T, seed uint64) {
 			}
 			return i
 		}
-		switch op := rng.IntN(20); {
+		switch op := rng.IntN(25); {
 		case op < 5:
 			batch := []*Instance{is()}
 			for rng.IntN(3) == 0 {
@@ -304,6 +373,34 @@ func converge(t *testing.T, seed uint64) {
 			n.probes = append(n.probes, p)
 			n.Unanswered(p)
 			say("%s found no answer from %s of %s", n.life, e.IP, e.Life)
+		case op < 17:
+			k := InstanceKey{ip(), 80, DefaultCluster}
+			ch := PersistentChange{InstanceKey: k, Cause: CauseDeregistered, Clock: n.opts.Clock.Now()}
+			if rng.IntN(3) == 0 { // or nobody could publish any more
+				i := inst(k.IP, weight(float64(1+rng.IntN(2))))
+				i.Persistent = true
+				ch.Is, ch.Cause = &Persistent{i, ch.Clock, ch.Clock}, CauseRegistered
+			}
+			committed = append(committed, Change{Service: order, Instances: []PersistentChange{ch}})
+			say("log %d: %s is persistent: %v", len(committed), k.IP, ch.Is != nil)
+		case op < 18:
+			k := InstanceKey{ip(), 80, DefaultCluster}
+			ch := OverrideChange{InstanceKey: k, Cause: CauseOverrideEnded, Clock: n.opts.Clock.Now()}
+			if rng.IntN(3) > 0 {
+				ch.Is, ch.Cause = &Override{Weight: new(float64(3 + rng.IntN(2))), Sticky: rng.IntN(3) == 0, Revision: uint64(len(committed))}, CauseOperator
+			}
+			committed = append(committed, Change{Service: order, Overrides: []OverrideChange{ch}})
+			say("log %d: edit of %s: %v", len(committed), k.IP, ch.Is != nil)
+		case op < 20:
+			commit(n, len(n.log)+rng.IntN(len(committed)-len(n.log)+1))
+			say("%s reads the log up to %d", n.life, len(n.log))
+		case op < 21:
+			ck := Check{Service: order, InstanceKey: InstanceKey{ip(), 80, DefaultCluster}, Healthy: rng.IntN(2) == 0, Made: n.opts.Clock.Now(), By: n.life}
+			take(n)
+			n.records = append(n.records, logged{check: &ck})
+			n.checks = append(n.checks, ck)
+			n.Checked(ck)
+			say("%s checks %s: %v", n.life, ck.IP, ck.Healthy)
 		default:
 			if n == other {
 				break
@@ -323,6 +420,15 @@ func converge(t *testing.T, seed uint64) {
 	say("all hear all")
 	for _, n := range nodes {
 		take(n)
+		commit(n, len(committed))
+	}
+	for _, n := range nodes { // the log hears of edits that are over somewhere
+		for _, e := range n.EndedOverrides() {
+			committed = append(committed, Change{Service: order, Overrides: []OverrideChange{{InstanceKey: e.InstanceKey, Cause: e.Cause}}})
+		}
+	}
+	for _, n := range nodes {
+		commit(n, len(committed))
 	}
 	// All turns are over, or the nodes would not agree on who lives; one may be
 	// gone for good.

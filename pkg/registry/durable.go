@@ -1,5 +1,12 @@
 package registry
 
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+)
+
 // What the log of the cluster (package raftstore) says of services. It reaches
 // the registry through [Registry.Commit], in the order of the log.
 
@@ -19,6 +26,7 @@ type PersistentChange struct {
 	InstanceKey
 	Is    *Persistent // nil: it is gone
 	Cause Cause
+	Clock Stamp // of the command, the same on all nodes; 0: not known
 }
 
 // A Persistent is an instance that stays until it is deregistered.
@@ -36,6 +44,7 @@ type OverrideChange struct {
 	InstanceKey
 	Is    *Override // nil: it is over
 	Cause Cause
+	Clock Stamp // of the command, the same on all nodes; 0: not known
 }
 
 // An Edit names an operator's edit at a revision.
@@ -55,4 +64,393 @@ type Check struct {
 	Made    Stamp
 	By      Life   // whose record it is
 	Reason  string // for people
+}
+
+// replaces reports whether it counts rather than an earlier one.
+func (c *Check) replaces(o *Check) bool {
+	return cmp.Or(cmp.Compare(c.Made, o.Made), c.By.compare(o.By)) > 0
+}
+
+// checked is the newest check of an instance; guarded by the shard's lock. The
+// Check itself is immutable.
+type checked struct {
+	is     *Check
+	absent Stamp // if the instance is not there: since when, on this node
+}
+
+// override is an edit as this node sees it.
+type override struct {
+	Override
+	seen Stamp // when its instance was last there
+	over bool  // the instance has said goodbye here; the log does not know yet
+}
+
+// healthy is what is shown: by the newest check or, if that is not newer, as
+// it was registered.
+func (p *Persistent) healthy(c *checked) bool {
+	if c != nil && c.is.Made > p.Judged {
+		return c.is.Healthy
+	}
+	return p.Instance.Healthy
+}
+
+func (p *Persistent) shown(c *checked) *Shown {
+	is := &Shown{Instance: p.Instance, Since: p.Since, Client: p.IP + ":" + strconv.Itoa(p.Port) + "#false"}
+	if healthy := p.healthy(c); healthy != is.Healthy {
+		i := *p.Instance
+		i.Healthy = healthy
+		is.Instance = &i
+	}
+	return is
+}
+
+// Commit carries out what the log says, in its order; one goroutine calls it.
+// Each service gets one new snapshot and is told of once, however much
+// changed. The registry keeps what is handed over.
+//
+// Stamps in it are not adopted by the clock: that is done, within bounds, by
+// whoever reads the log.
+func (r *Registry) Commit(changes []Change) {
+	if len(changes) == 1 {
+		r.commit(changes[0].Service, changes)
+		return
+	}
+	var order []ServiceKey
+	of := make(map[ServiceKey][]Change, len(changes))
+	for _, c := range changes {
+		if of[c.Service] == nil {
+			order = append(order, c.Service)
+		}
+		of[c.Service] = append(of[c.Service], c)
+	}
+	for _, key := range order {
+		r.commit(key, of[key])
+	}
+}
+
+// commit carries out all changes of one service.
+func (r *Registry) commit(key ServiceKey, changes []Change) {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := sh.services[key]
+	if s == nil {
+		if !slices.ContainsFunc(changes, Change.holds) {
+			sh.mu.Unlock()
+			return
+		}
+		s = r.serviceLocked(sh, key, 0)
+		r.unlistLocked(s) // until there is more than edits
+	}
+	now := r.opts.Clock.Now()
+	s.touched = now
+	was, meta := s.presentLocked(), s.meta
+	var n news
+	var touched []touch
+	var by []why
+	deleted := false
+	touches := func(k InstanceKey, cause Cause, clock Stamp) {
+		reason := why{cause: cause, clock: clock} // of the log: the same on all nodes
+		if clock == 0 {
+			reason = r.ownWhy(cause, "", now)
+		}
+		touched = append(touched, touch{k, len(by)})
+		by = append(by, reason)
+	}
+	for _, c := range changes {
+		if c.Described {
+			s.meta, deleted = c.Meta, c.Meta == nil
+			n.durable = &durableNews{committed: true}
+		}
+		// What becomes of the instance is the reason, not of the edit with it.
+		for _, o := range c.Overrides {
+			s.setOverride(o.InstanceKey, o.Is, now)
+			touches(o.InstanceKey, o.Cause, o.Clock)
+		}
+		for _, i := range c.Instances {
+			n.durable = &durableNews{committed: true}
+			r.persistLocked(s, i.InstanceKey, i.Is, now)
+			touches(i.InstanceKey, i.Cause, i.Clock)
+		}
+	}
+	n.changed = r.showLocked(sh, s, touched, now, by...)
+	if !n.changed && s.meta != meta {
+		// It says how the list is to be read.
+		s.publish(s.snapshot.Load().Instances, now)
+		n.changed = true
+	}
+	s.refuses = s.kindLocked() == PersistentService
+	is := s.presentLocked()
+	n.presence = is != was || (meta == nil) != (s.meta == nil)
+	if is {
+		r.listLocked(s)
+	} else if deleted {
+		r.unlistLocked(s) // an operator sees it go at once
+	}
+	sh.mu.Unlock()
+	r.tell(key, n)
+}
+
+// holds reports whether a change makes something that is to be remembered.
+func (c Change) holds() bool {
+	return c.Meta != nil || slices.ContainsFunc(c.Instances, func(i PersistentChange) bool { return i.Is != nil }) ||
+		slices.ContainsFunc(c.Overrides, func(o OverrideChange) bool { return o.Is != nil })
+}
+
+// persistLocked sets the row of an instance.
+func (r *Registry) persistLocked(s *service, k InstanceKey, is *Persistent, now Stamp) {
+	had := len(s.persistent)
+	if is != nil {
+		if s.persistent == nil {
+			s.persistent = map[InstanceKey]*Persistent{}
+		}
+		s.persistent[k] = is
+	} else {
+		delete(s.persistent, k)
+		if c := s.checks[k]; c != nil {
+			c.absent = now
+		}
+		if o := s.overrides[k]; o != nil {
+			o.seen = now
+		}
+	}
+	r.persistent.Add(int64(len(s.persistent) - had))
+}
+
+// setOverride sets an edit to what the log says. One that is over here stays
+// so until it is made anew.
+func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {
+	if is == nil {
+		delete(s.overrides, k)
+		return
+	}
+	next := &override{Override: *is, seen: now}
+	if was := s.overrides[k]; was != nil {
+		next.over = was.over && was.Revision == is.Revision
+	}
+	if s.overrides == nil {
+		s.overrides = map[InstanceKey]*override{}
+	}
+	s.overrides[k] = next
+}
+
+// endOverride ends the edit of an instance whose client has said goodbye, here
+// at once; the log is to be told. The goodbye of a client is not that of a
+// persistent instance.
+func (s *service) endOverride(n *news, k InstanceKey) {
+	o := s.overrides[k]
+	if o == nil || o.Sticky || o.over || s.persistent[k] != nil {
+		return
+	}
+	o.over = true
+	if n.durable == nil {
+		n.durable = &durableNews{}
+	}
+	n.durable.over = append(n.durable.over, Edit{s.key, k, o.Revision, CauseOverrideEnded})
+}
+
+// durableNews are those that have to do with the log.
+type durableNews struct {
+	committed bool // instances, or how they are checked
+	over      []Edit
+}
+
+func (r *Registry) tellDurable(key ServiceKey, n *durableNews) {
+	if n.committed && r.opts.Durable != nil {
+		r.opts.Durable(key)
+	}
+	if r.opts.OverrideOver != nil {
+		for _, e := range n.over {
+			r.opts.OverrideOver(e)
+		}
+	}
+}
+
+// EndedOverrides are the edits that are over here while the log still has
+// them: those of [Options.OverrideOver] of which it has not heard yet.
+func (r *Registry) EndedOverrides() []Edit {
+	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool { return o.over })
+}
+
+// AbsentOverrides are the edits, sticky ones left out, whose instance this
+// node has not seen for [Options.OverrideAge]: the node that leads has the log
+// end them.
+func (r *Registry) AbsentOverrides() []Edit {
+	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool {
+		return !o.Sticky && len(s.claims[k]) == 0 && s.persistent[k] == nil && now.Millis()-o.seen.Millis() >= r.opts.OverrideAge
+	})
+}
+
+func (r *Registry) edits(which func(*service, InstanceKey, *override, Stamp) bool) (found []Edit) {
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		now := r.opts.Clock.Now()
+		for key, s := range sh.services {
+			for k, o := range s.overrides {
+				if which(s, k, o, now) {
+					found = append(found, Edit{key, k, o.Revision, CauseOverrideEnded})
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return found
+}
+
+// Checked takes note of a health check of this node or of another. The newest
+// of an instance counts, in whatever order they come; one of an instance that
+// is not there, or not yet, is remembered for [Options.HideAge].
+func (r *Registry) Checked(c Check) {
+	sh := r.shard(c.Service)
+	sh.mu.Lock()
+	s := sh.services[c.Service]
+	of := sh.checks[c.Service]
+	if was := of[c.InstanceKey]; was != nil && !c.replaces(was.is) {
+		sh.mu.Unlock()
+		return
+	}
+	if of == nil {
+		of = map[InstanceKey]*checked{}
+		sh.checks[c.Service] = of
+		if s != nil {
+			s.checks = of
+		}
+	}
+	now := r.opts.Clock.Now()
+	of[c.InstanceKey] = &checked{is: &c, absent: now}
+	var n news
+	if s != nil && s.persistent[c.InstanceKey] != nil {
+		by := why{cause: CauseCheckFailed, origin: c.By, clock: c.Made}
+		if c.Healthy {
+			by.cause = CauseCheckPassed
+		}
+		n.changed = r.showLocked(sh, s, []touch{{c.InstanceKey, 0}}, now, by)
+	}
+	sh.mu.Unlock()
+	r.tell(c.Service, n)
+}
+
+// sweepChecksLocked forgets checks of instances that have not been there for
+// long enough.
+func (r *Registry) sweepChecksLocked(sh *shard, now Stamp) {
+	for key, of := range sh.checks {
+		s := sh.services[key]
+		for k, c := range of {
+			if (s == nil || s.persistent[k] == nil) && r.tooOld(c.absent, now) {
+				delete(of, k)
+			}
+		}
+		if len(of) == 0 {
+			delete(sh.checks, key)
+			if s != nil {
+				s.checks = nil
+			}
+		}
+	}
+}
+
+// A Probed is a persistent instance with what there is to know for its health
+// check.
+type Probed struct {
+	Persistent
+	Healthy bool         // as it is shown; Instance.Healthy is as registered
+	Check   *Check       // the newest, or nil; it may be older than Judged
+	Cluster *ClusterMeta // what holds for its cluster
+}
+
+// Persistent returns the persistent instances of a service, sorted by key.
+func (r *Registry) Persistent(key ServiceKey) []Probed {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.services[key]
+	if s == nil {
+		return nil
+	}
+	all := make([]Probed, 0, len(s.persistent))
+	for k, p := range s.persistent {
+		c := s.checks[k]
+		one := Probed{Persistent: *p, Healthy: p.healthy(c), Cluster: s.meta.Cluster(k.Cluster)}
+		if c != nil {
+			one.Check = c.is
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Probed) int { return a.compare(b.InstanceKey) })
+	return all
+}
+
+// PersistentServices returns the services that have persistent instances, in
+// no order.
+func (r *Registry) PersistentServices() (keys []ServiceKey) {
+	for i := range r.shards {
+		sh := &r.shards[i]
+		sh.mu.Lock()
+		for key, s := range sh.services {
+			if len(s.persistent) > 0 {
+				keys = append(keys, key)
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return keys
+}
+
+// A ServiceKind says which instances a service may have (semantics D12).
+type ServiceKind uint8
+
+const (
+	Free ServiceKind = iota // whichever comes first
+	EphemeralService
+	PersistentService
+)
+
+// ErrPersistentService says that a client cannot publish in a persistent
+// service.
+var ErrPersistentService = errors.New("service is persistent")
+
+// Kind is what this node knows of a service.
+func (r *Registry) Kind(key ServiceKey) ServiceKind {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if s := sh.services[key]; s != nil {
+		return s.kindLocked()
+	}
+	return Free
+}
+
+// kindLocked: what an operator or a persistent instance says comes from the
+// log, so it comes first.
+func (s *service) kindLocked() ServiceKind {
+	switch {
+	case len(s.persistent) > 0:
+		return PersistentService
+	case s.meta != nil && s.meta.Persistent:
+		return PersistentService
+	case s.meta != nil || s.published():
+		return EphemeralService
+	}
+	return Free
+}
+
+// Exists reports whether somebody who asks for the service finds it: it is
+// present, or is waiting to be cleaned up.
+func (r *Registry) Exists(key ServiceKey) bool {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	s := sh.services[key]
+	return s != nil && !s.unlisted
+}
+
+// Meta is what an operator says about a service, or nil.
+func (r *Registry) Meta(key ServiceKey) *ServiceMeta {
+	sh := r.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if s := sh.services[key]; s != nil {
+		return s.meta
+	}
+	return nil
 }

@@ -8,7 +8,7 @@ import (
 
 // A Hash stands for what readers see of a service on this node.
 type Hash struct {
-	// Sum is of key, id, weight, health, enabling and metadata of all
+	// Sum is of key, id, weight, health, enabling, kind and metadata of all
 	// instances: the same on all nodes that show the same, whoever stands
 	// behind it. 0: there is no instance.
 	Sum       uint64
@@ -53,6 +53,9 @@ func (s *Snapshot) hash() uint64 {
 		}
 		if i.Enabled {
 			flags |= 2
+		}
+		if i.Persistent {
+			flags |= 4
 		}
 		b = append(b, flags)
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(i.Weight))

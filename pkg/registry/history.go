@@ -31,6 +31,8 @@ const (
 	CauseProbeFailed    Cause = "probe failed"     // an orphan whose address did not answer
 	CauseReturned       Cause = "returned"         // its node came back
 	CauseHideEnded      Cause = "no longer hidden" // what hid it is too old
+	CauseCheckFailed    Cause = "check failed"     // of a persistent instance: unhealthy
+	CauseCheckPassed    Cause = "check passed"     // healthy
 )
 
 // An Event is one change of one instance of a service. Nil Before: the
@@ -38,7 +40,7 @@ const (
 // it (CauseMoving, CauseAdopted) both are the same: there was nothing to see.
 type Event struct {
 	At            Stamp // on this node
-	Origin        Life  // who wrote it
+	Origin        Life  // who wrote it; zero: the log of the cluster
 	Clock         Stamp // and when; with Key this identifies the change in the cluster
 	Cause         Cause
 	Client        string // whose claim came, changed or went
@@ -105,6 +107,9 @@ func (h *history) add(e *Event) {
 		}
 		if i.Enabled {
 			flags |= 4
+		}
+		if i.Persistent {
+			flags |= 8
 		}
 		b = append(b, flags)
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(i.Weight))
@@ -208,7 +213,7 @@ func (r *recordReader) instance(key InstanceKey) *Instance {
 	if flags == 0 {
 		return nil
 	}
-	i := &Instance{InstanceKey: key, Healthy: flags&2 != 0, Enabled: flags&4 != 0}
+	i := &Instance{InstanceKey: key, Healthy: flags&2 != 0, Enabled: flags&4 != 0, Persistent: flags&8 != 0}
 	i.Weight = math.Float64frombits(r.fixed())
 	i.ID = r.text()
 	if n := r.uvarint(); n > 0 {

@@ -30,10 +30,12 @@ type peer struct {
 	applied map[Life]int
 }
 
-// A logged is a record or a probe, with all hides of its key up to then.
+// A logged is a record, with all hides of its key up to then, or a probe, or a
+// check.
 type logged struct {
 	Record
 	probe *Probe
+	check *Check
 }
 
 func newMesh(t *testing.T, names ...string) *mesh {
@@ -75,9 +77,12 @@ func (p *peer) take() {
 func (p *peer) give(from *peer, to int, n int, rng *rand.Rand) {
 	newest := map[RecordKey]logged{}
 	probes := []Probe{}
+	checks := []Check{}
 	for _, l := range from.records[p.applied[from.life]:to] {
 		if l.probe != nil {
 			probes = append(probes, *l.probe)
+		} else if l.check != nil {
+			checks = append(checks, *l.check)
 		} else {
 			newest[l.RecordKey] = l
 		}
@@ -93,6 +98,10 @@ func (p *peer) give(from *peer, to int, n int, rng *rand.Rand) {
 	}
 	for _, pr := range probes {
 		p.Unanswered(pr)
+	}
+	rng.Shuffle(len(checks), func(i, j int) { checks[i], checks[j] = checks[j], checks[i] })
+	for _, c := range checks {
+		p.Checked(c)
 	}
 }
 
@@ -974,27 +983,6 @@ func TestGoodbyeHidesNewerOrphansButNotNewerLivingClients(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestGoodbyeElsewhereEndsAnOverride(t *testing.T) { // C27
-	inMesh(t, func(c *mesh) {
-		a, b := c.nodes["A"], c.nodes["B"]
-		onA := a.client("a")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		b.Override(order, keyX, &Override{Weight: new(3.0)})
-		onA.Close(CauseConnectionLost)
-		c.exchange("B")
-		onA = a.client("a2")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		c.show("B", "x w3")
-		onA.Deregister(order, keyX)
-		c.exchange("B")
-		a.register(onA, inst("x"))
-		c.exchange("B")
-		c.show("B", "x")
-	})
 }
 
 // F08 for an HTTP client: its node freezes, its beats go elsewhere, and end

@@ -264,8 +264,6 @@ func (r *Registry) hiddenLocked(sh *shard, s *service, rec *Record, by int, now 
 		}
 		if len(s.claims[h.InstanceKey]) > 0 {
 			touched = append(touched, touch{h.InstanceKey, by})
-		} else if h.Strong {
-			delete(s.overrides, h.InstanceKey) // its client said goodbye
 		}
 	}
 	return touched

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"cmp"
-	"errors"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -17,8 +16,8 @@ type Options struct {
 	// EmptyServiceAge is how long (milliseconds) a service without a
 	// publication stays after its last change (semantics E22).
 	EmptyServiceAge int64
-	// OverrideAge is how long (milliseconds) an operator's override waits
-	// for an instance that is not there.
+	// OverrideAge is how long (milliseconds) an operator's edit waits for an
+	// instance that is not there, see [Registry.AbsentOverrides].
 	OverrideAge int64
 	// MaxPerClient bounds the instances that one client publishes; 0: no bound.
 	MaxPerClient int
@@ -26,17 +25,26 @@ type Options struct {
 	// be read, on the goroutine of the writer and with none of the
 	// registry's locks held. It must not block. May be nil.
 	Changed func(ServiceKey)
-	// Presence is called in the same way when the first publication of a
-	// service appears and when the last one goes, and when a service is
-	// described; Present says what holds then.
+	// Presence is called in the same way when the first publication or
+	// persistent instance of a service appears and when the last one goes, and
+	// when a service is described; Present says what holds then.
 	Presence func(ServiceKey)
 	// Wrote is called in the same way after each change of what an own client
 	// publishes, of its hides or its moving mark, whether or not it is
 	// visible; Take returns what is to be told to other nodes. May be nil:
 	// then there are none.
 	Wrote func(RecordKey)
+	// Durable is called in the same way after Commit has changed persistent
+	// instances of a service, or what is known of their checks. May be nil.
+	Durable func(ServiceKey)
+	// OverrideOver is called in the same way when an explicit deregistration
+	// by an own client has ended an edit: here it does not hold any more, the
+	// log is to be told. What gets lost on the way is among EndedOverrides.
+	// May be nil.
+	OverrideOver func(Edit)
 	// HideAge is how long (milliseconds) hides and probe results are
-	// remembered after they were made; 0: 10 minutes.
+	// remembered after they were made, and health checks of instances that
+	// are not there; 0: 10 minutes.
 	HideAge int64
 	// MaxHides bounds their number; beyond it the oldest go. 0: 200,000.
 	MaxHides int
@@ -61,6 +69,7 @@ type Registry struct {
 
 	services     atomic.Int64
 	instances    atomic.Int64 // shown in snapshots
+	persistent   atomic.Int64
 	publications atomic.Int64
 	historyBytes atomic.Int64
 	hides        atomic.Int64
@@ -76,6 +85,7 @@ type shard struct {
 	services map[ServiceKey]*service
 	history  map[ServiceKey]*history
 	hides    map[ServiceKey]map[InstanceKey]*hides
+	checks   map[ServiceKey]map[InstanceKey]*checked
 	hidden   int // how many there are in hides
 	thinAt   int // how many there must be before some are dropped between two sweeps
 	// For Take; both empty without Options.Wrote.
@@ -99,6 +109,7 @@ func New(opts Options) *Registry {
 		r.shards[i].services = map[ServiceKey]*service{}
 		r.shards[i].history = map[ServiceKey]*history{}
 		r.shards[i].hides = map[ServiceKey]map[InstanceKey]*hides{}
+		r.shards[i].checks = map[ServiceKey]map[InstanceKey]*checked{}
 		r.shards[i].own = map[ownKey]*publication{}
 		r.shards[i].gathered = map[RecordKey]*gathered{}
 	}
@@ -117,11 +128,13 @@ type Stats struct {
 	Publications int64 // of all lives
 	HistoryBytes int64 // estimated
 	Hides        int64 // instances of which something is hidden, or did not answer a probe
+	// PersistentInstances are those of the log.
+	PersistentInstances int64
 }
 
 // Stats counts.
 func (r *Registry) Stats() Stats {
-	return Stats{r.services.Load(), r.instances.Load(), r.publications.Load(), r.historyBytes.Load(), r.hides.Load()}
+	return Stats{r.services.Load(), r.instances.Load(), r.publications.Load(), r.historyBytes.Load(), r.hides.Load(), r.persistent.Load()}
 }
 
 // Snapshot returns the newest picture of a service. A service that is not
@@ -175,92 +188,17 @@ func (r *Registry) HighWater() Stamp {
 	return max(r.opts.Clock.Now(), StampAt(r.ahead.Load()+1))
 }
 
-// Describe sets what an operator says about a service, which is created if
-// it is not there (nil: nothing any more).
-func (r *Registry) Describe(key ServiceKey, meta *ServiceMeta) {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	s := r.serviceLocked(sh, key, 0)
-	s.meta = meta
-	s.publish(s.snapshot.Load().Instances, r.opts.Clock.Now())
-	sh.mu.Unlock()
-	r.tell(key, news{changed: true, presence: true})
-}
-
-// ErrNoService says that a service is not there.
-var ErrNoService = errors.New("service not found")
-
-// Override lays an operator's edit over an instance of an existing service,
-// also over one that is not there yet (semantics V11), in place of an earlier
-// edit; nil ends it. An edit stays until the instance is deregistered by its
-// client or has been absent for [Options.OverrideAge].
-func (r *Registry) Override(key ServiceKey, ik InstanceKey, o *Override) error {
-	return r.edit(key, ik, func(Override) *Override { return o })
-}
-
-// Amend changes the parts of an operator's edit that are given (a nil field is
-// not) and leaves the others as they are (http-api §5.4). Metadata that is
-// given, even empty, replaces the edit's whole map.
-func (r *Registry) Amend(key ServiceKey, ik InstanceKey, o Override) error {
-	return r.edit(key, ik, func(was Override) *Override {
-		if o.Enabled != nil {
-			was.Enabled = o.Enabled
-		}
-		if o.Weight != nil {
-			was.Weight = o.Weight
-		}
-		if o.Metadata != nil {
-			was.Metadata = o.Metadata
-		}
-		return &was
-	})
-}
-
-func (r *Registry) edit(key ServiceKey, ik InstanceKey, next func(was Override) *Override) error {
-	sh := r.shard(key)
-	sh.mu.Lock()
-	s := sh.services[key]
-	if s == nil {
-		sh.mu.Unlock()
-		return ErrNoService
-	}
-	now := r.opts.Clock.Now()
-	var was Override
-	if o := s.overrides[ik]; o != nil {
-		was = o.Override
-	}
-	if is := next(was); is == nil {
-		delete(s.overrides, ik)
-	} else {
-		if s.overrides == nil {
-			s.overrides = map[InstanceKey]*override{}
-		}
-		s.overrides[ik] = &override{Override: *is, seen: now}
-	}
-	by := r.ownWhy(CauseOperator, "", now)
-	changed := r.showLocked(sh, s, []touch{{ik, 0}}, now, by)
-	sh.mu.Unlock()
-	if changed {
-		r.changed(key)
-	}
-	return nil
-}
-
 // Sweep forgets what has been empty for long enough: services without a
-// publication, overrides without an instance, histories without a service; and
-// hides that are old enough, or too many.
+// publication of which the log says nothing, checks without an instance,
+// histories without a service; and hides that are old enough, or too many.
 // The owner of the registry calls it every few seconds.
 func (r *Registry) Sweep() {
-	var changed []ServiceKey
 	for i := range r.shards {
 		sh := &r.shards[i]
 		sh.mu.Lock()
 		now := r.opts.Clock.Now()
 		for key, s := range sh.services {
-			if r.sweepOverridesLocked(sh, s, now) {
-				changed = append(changed, key)
-			}
-			if len(s.publications) == 0 && s.meta == nil && len(s.overrides) == 0 &&
+			if len(s.publications) == 0 && s.meta == nil && len(s.persistent) == 0 && len(s.overrides) == 0 &&
 				now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge && !s.aheadOf(now) {
 				delete(sh.services, key)
 				r.services.Add(-1)
@@ -271,10 +209,10 @@ func (r *Registry) Sweep() {
 					h.gone = now
 				}
 			} else if !s.presentLocked() && !s.unlisted && now.Millis()-s.touched.Millis() >= r.opts.EmptyServiceAge {
-				s.unlisted = true // what a dropped life says is kept for its return only
-				r.names.remove(key)
+				r.unlistLocked(s) // what a dropped life says is kept for its return only
 			}
 		}
+		r.sweepChecksLocked(sh, now)
 		for key, h := range sh.history {
 			if h.gone != 0 && now.Millis()-h.gone.Millis() >= r.opts.History.KeepGone {
 				r.historyBytes.Add(-h.bytes())
@@ -284,8 +222,7 @@ func (r *Registry) Sweep() {
 		sh.mu.Unlock()
 	}
 	r.trimHistory()
-	changed = append(changed, r.sweepHides()...)
-	for _, key := range changed {
+	for _, key := range r.sweepHides() {
 		r.changed(key)
 	}
 }
@@ -298,24 +235,11 @@ func (s *service) aheadOf(now Stamp) bool {
 	return s.served > now.Millis()
 }
 
-func (r *Registry) sweepOverridesLocked(sh *shard, s *service, now Stamp) bool {
-	changed := false
-	for ik, o := range s.overrides {
-		if len(s.claims[ik]) > 0 {
-			o.seen = now
-		} else if now.Millis()-o.seen.Millis() >= r.opts.OverrideAge {
-			delete(s.overrides, ik)
-			by := r.ownWhy(CauseOverrideEnded, "", now)
-			changed = r.showLocked(sh, s, []touch{{ik, 0}}, now, by) || changed
-		}
-	}
-	return changed
-}
-
 // A news is what a writer has to tell after it has let go of its locks.
 type news struct {
 	changed, presence bool
-	wrote             *Client // whose record changed, or nil
+	wrote             *Client      // whose record changed, or nil
+	durable           *durableNews // or nil: nearly always. A fifth field would not fit into registers
 }
 
 func (r *Registry) tell(key ServiceKey, n news) {
@@ -328,13 +252,16 @@ func (r *Registry) tell(key ServiceKey, n news) {
 	if n.wrote != nil && r.opts.Wrote != nil {
 		r.opts.Wrote(RecordKey{n.wrote.id, key})
 	}
+	if n.durable != nil {
+		r.tellDurable(key, n.durable)
+	}
 }
 
 func (r *Registry) changed(key ServiceKey) { r.tell(key, news{changed: true}) }
 
 // Present reports whether there is something to a service: a client publishes
-// it, be it an empty batch, or an operator has described it. One that is only
-// waiting to be cleaned up is not present.
+// it, be it an empty batch, it has persistent instances, or an operator has
+// described it. One that is only waiting to be cleaned up is not present.
 func (r *Registry) Present(key ServiceKey) bool {
 	sh := r.shard(key)
 	sh.mu.Lock()
@@ -360,7 +287,9 @@ func (r *Registry) PresentIn(namespace string) []ServiceKey {
 	return keys
 }
 
-func (s *service) presentLocked() bool { return s.published() || s.meta != nil }
+func (s *service) presentLocked() bool {
+	return s.published() || s.meta != nil || len(s.persistent) > 0
+}
 
 // serviceLocked finds a service, or makes it with room for so many
 // publications.
@@ -368,7 +297,7 @@ func (r *Registry) serviceLocked(sh *shard, key ServiceKey, room int) *service {
 	s := sh.services[key]
 	if s == nil {
 		now := r.opts.Clock.Now()
-		s = &service{key: key, publications: make(map[*Client]*publication, room), claims: make(map[InstanceKey][]*claim, room), hides: sh.hides[key], touched: now}
+		s = &service{key: key, publications: make(map[*Client]*publication, room), claims: make(map[InstanceKey][]*claim, room), hides: sh.hides[key], checks: sh.checks[key], touched: now}
 		// Somebody may have been told in this very millisecond that the
 		// service is not there.
 		s.served = now.Millis()
@@ -392,10 +321,30 @@ func (r *Registry) listLocked(s *service) {
 	}
 }
 
+// unlistLocked takes it out: nobody finds it any more.
+func (r *Registry) unlistLocked(s *service) {
+	if !s.unlisted {
+		s.unlisted = true
+		r.names.remove(s.key)
+	}
+}
+
 // Services returns the names of a group, sorted; empty services that are not
 // cleaned up yet are among them. The slice must not be changed.
 func (r *Registry) Services(namespace, group string) []string {
 	return r.names.list(groupKey{namespace, group})
+}
+
+// ServicesIn returns the services of all groups of a namespace, sorted by group
+// and name; the same as Services gives.
+func (r *Registry) ServicesIn(namespace string) []ServiceKey {
+	keys := []ServiceKey{}
+	for _, group := range r.names.groupsOf(namespace) {
+		for _, name := range r.names.list(groupKey{namespace, group}) {
+			keys = append(keys, ServiceKey{namespace, group, name})
+		}
+	}
+	return keys
 }
 
 type groupKey struct{ namespace, group string }
@@ -448,4 +397,16 @@ func (x *nameIndex) list(g groupKey) []string {
 		slices.Sort(set.sorted)
 	}
 	return set.sorted
+}
+
+func (x *nameIndex) groupsOf(namespace string) (groups []string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for g := range x.groups {
+		if g.namespace == namespace {
+			groups = append(groups, g.group)
+		}
+	}
+	slices.Sort(groups)
+	return groups
 }

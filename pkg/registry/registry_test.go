@@ -108,6 +108,22 @@ func (w *world) register(c *Client, is ...*Instance) {
 	}
 }
 
+// commit is what the log says of the service.
+func (w *world) commit(c Change) {
+	c.Service = order
+	w.Commit([]Change{c})
+}
+
+func (w *world) describe(m *ServiceMeta) { w.commit(Change{Described: true, Meta: m}) }
+
+func (w *world) override(k InstanceKey, o *Override) {
+	cause := CauseOperator
+	if o == nil {
+		cause = CauseOverrideEnded
+	}
+	w.commit(Change{Overrides: []OverrideChange{{InstanceKey: k, Is: o, Cause: cause}}})
+}
+
 func TestRegisterIsReadableAtOnce(t *testing.T) { // T21: no read-your-writes in Nacos
 	w := newWorld(t)
 	w.register(w.client("a"), inst("1.1.1.1", weight(2), md("k", "v")))
@@ -280,7 +296,7 @@ func TestFilterAndProtection(t *testing.T) { // V5–V8, C15
 		w := newWorld(t)
 		w.register(w.client("a"), hosts...)
 		if described {
-			w.Describe(order, &ServiceMeta{ProtectThreshold: threshold, Selector: Selector{Type: "label", Expression: "x"}})
+			w.describe(&ServiceMeta{ProtectThreshold: threshold, Selector: Selector{Type: "label", Expression: "x"}})
 		}
 		got, protected := w.Snapshot(order).Select(filter)
 		var ips []string
@@ -315,50 +331,25 @@ func TestOverride(t *testing.T) { // V9, V11
 		w := newWorld(t)
 		a := w.client("a")
 		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		if err := w.Override(order, k, &Override{}); err != ErrNoService {
-			t.Errorf("override on a missing service: %v", err)
-		}
 		w.register(a, inst("1.1.1.1", weight(5), md("a", "1", "b", "2")))
 		w.changes = 0
-		if err := w.Override(order, k, &Override{Weight: new(3.0), Metadata: NewMetadata(map[string]string{"b": "two", "c": "3"})}); err != nil {
-			t.Fatal(err)
-		}
+		w.override(k, &Override{Weight: new(3.0), Metadata: NewMetadata(map[string]string{"b": "two", "c": "3"})})
 		w.changed(1)
 		w.shows("1.1.1.1 w3 a=1 b=two c=3")
 		w.register(a, inst("1.1.1.1", weight(5), md("a", "new"))) // registering again does not remove it
 		w.shows("1.1.1.1 w3 a=new b=two c=3")
-		w.Override(order, k, &Override{Enabled: new(false)})
+		w.override(k, &Override{Enabled: new(false)})
 		w.shows()
 		if s, ok := w.Snapshot(order).Get(k); !ok || s.Enabled {
 			t.Error("a disabled instance is not in the snapshot any more")
 		}
 		a.Close(CauseConnectionLost)
-		time.Sleep(59 * time.Second)
-		w.Sweep()
 		w.register(w.client("b"), inst("1.1.1.1"))
-		w.shows() // back within a minute: still disabled
+		w.shows() // back: still disabled
 		b := w.client("b2")
 		w.register(b, inst("1.1.1.1"))
 		b.Deregister(order, k) // an explicit goodbye ends it (C27)
 		w.register(b, inst("1.1.1.1"))
-		w.shows("1.1.1.1")
-	})
-}
-
-func TestOverrideEndsAfterAbsence(t *testing.T) { // C13
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.client("a")
-		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		w.register(a, inst("1.1.1.1"))
-		w.Override(order, k, &Override{Enabled: new(false)})
-		time.Sleep(time.Hour)
-		w.Sweep()
-		w.shows() // present: it stays
-		a.Close(CauseConnectionLost)
-		time.Sleep(60 * time.Second)
-		w.Sweep()
-		w.register(w.client("b"), inst("1.1.1.1"))
 		w.shows("1.1.1.1")
 	})
 }
@@ -594,14 +585,28 @@ func TestAgainstModel(t *testing.T) {
 		at     int
 		hidden bool
 	}
+	type edit struct {
+		weight   float64
+		revision uint64
+		sticky   bool
+		over     bool
+	}
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		w := newWorld(t)
+		var told []Edit
+		w := newWorld(t, func(o *Options) { o.OverrideOver = func(e Edit) { told = append(told, e) } })
 		clients := map[string]*Client{}
 		model := map[string]map[InstanceKey]*said{}
+		publishes := map[string]bool{}
 		kinds := map[string]Kind{}
+		rows := map[InstanceKey]Persistent{}
+		checks := map[InstanceKey]Check{} // the newest
+		edits := map[InstanceKey]*edit{}
+		var meta *ServiceMeta
+		var ended []Edit // that the log is to be told of
 		var log []string
-		view := func() []string {
+		say := func(format string, args ...any) { log = append(log, fmt.Sprintf(format, args...)) }
+		claimed := func() map[InstanceKey]*said {
 			best := map[InstanceKey]*said{}
 			for _, m := range model {
 				for k, s := range m {
@@ -610,9 +615,29 @@ func TestAgainstModel(t *testing.T) {
 					}
 				}
 			}
+			return best
+		}
+		healthy := func(k InstanceKey) bool {
+			if c, ok := checks[k]; ok && c.Made > rows[k].Judged {
+				return c.Healthy
+			}
+			return rows[k].Healthy
+		}
+		view := func() []string {
 			var out []string
-			for k, s := range best {
-				out = append(out, fmt.Sprintf("%s w%v", k.IP, s.inst.Weight))
+			line := func(k InstanceKey, weight float64, healthy, persistent bool) {
+				if e := edits[k]; e != nil && !e.over {
+					weight = e.weight
+				}
+				out = append(out, fmt.Sprintf("%s w%v healthy=%v persistent=%v", k.IP, weight, healthy, persistent))
+			}
+			for k, s := range claimed() {
+				if _, ok := rows[k]; !ok {
+					line(k, s.inst.Weight, true, false)
+				}
+			}
+			for k, p := range rows {
+				line(k, p.Weight, healthy(k), true)
 			}
 			slices.Sort(out)
 			return out
@@ -625,14 +650,77 @@ func TestAgainstModel(t *testing.T) {
 			}
 			return !s.hidden
 		}
-		for step := range 40 {
+		kind := func() ServiceKind {
+			switch {
+			case len(rows) > 0 || meta != nil && meta.Persistent:
+				return PersistentService
+			case meta != nil || len(publishes) > 0:
+				return EphemeralService
+			}
+			return Free
+		}
+		goodbye := func(k InstanceKey) {
+			if _, persistent := rows[k]; persistent {
+				return
+			}
+			if e := edits[k]; e != nil && !e.sticky && !e.over {
+				e.over = true
+				ended = append(ended, Edit{order, k, e.revision, CauseOverrideEnded})
+			}
+		}
+		at := func() InstanceKey { return InstanceKey{fmt.Sprint(rng.IntN(4)), 80, DefaultCluster} }
+		stamps := []Stamp{w.opts.Clock.Now()}
+		now := func() Stamp {
+			stamps = append(stamps, w.opts.Clock.Now())
+			return stamps[len(stamps)-1]
+		}
+		revision := uint64(0)
+		change := func() Change {
+			c := Change{Service: order}
+			if rng.IntN(8) == 0 {
+				c.Described = true
+				if rng.IntN(2) == 0 {
+					c.Meta = &ServiceMeta{Persistent: rng.IntN(4) == 0, ProtectThreshold: 0.5}
+				}
+				meta = c.Meta
+			}
+			for range rng.IntN(3) {
+				k := at()
+				ch := PersistentChange{InstanceKey: k, Cause: CauseDeregistered, Clock: now()}
+				delete(rows, k)
+				if rng.IntN(3) == 0 {
+					i := inst(k.IP, weight(float64(5+rng.IntN(2))))
+					i.Persistent, i.Healthy = true, rng.IntN(2) == 0
+					rows[k] = Persistent{i, ch.Clock, ch.Clock}
+					ch.Is, ch.Cause = &Persistent{i, ch.Clock, ch.Clock}, CauseRegistered
+				}
+				c.Instances = append(c.Instances, ch)
+			}
+			for range rng.IntN(2) {
+				k := at()
+				ch := OverrideChange{InstanceKey: k, Cause: CauseOverrideEnded, Clock: now()}
+				if was := edits[k]; was != nil && rng.IntN(3) == 0 { // the same once more, as after a snapshot
+					ch.Is, ch.Cause = &Override{Weight: &was.weight, Sticky: was.sticky, Revision: was.revision}, CauseOperator
+				} else if rng.IntN(3) > 0 {
+					revision++
+					e := &edit{weight: float64(8 + rng.IntN(2)), revision: revision, sticky: rng.IntN(3) == 0}
+					edits[k] = e
+					ch.Is, ch.Cause = &Override{Weight: &e.weight, Sticky: e.sticky, Revision: revision}, CauseOperator
+				} else {
+					delete(edits, k)
+				}
+				c.Overrides = append(c.Overrides, ch)
+			}
+			return c
+		}
+		for step := range 60 {
 			id := fmt.Sprint("c", rng.IntN(4))
 			if clients[id] == nil {
 				kinds[id] = Kind(rng.IntN(2))
 				clients[id] = w.Open(id, kinds[id])
 			}
 			c := clients[id]
-			switch op := rng.IntN(10); {
+			switch op := rng.IntN(14); {
 			case op < 6:
 				var is []*Instance
 				next := map[InstanceKey]*said{}
@@ -641,28 +729,39 @@ func TestAgainstModel(t *testing.T) {
 					is = append(is, i)
 					next[i.InstanceKey] = &said{inst: i, at: step}
 				}
+				err := c.Register(order, is, true)
+				say("%s publishes %d: %v", id, len(is), err)
+				if want := kind() == PersistentService; (err == ErrPersistentService) != want || err != nil != want {
+					t.Fatalf("seed %d: %v after\n%s", seed, err, strings.Join(log, "\n"))
+				}
+				if err != nil {
+					break
+				}
 				for k, s := range next {
 					if was := model[id][k]; was != nil && was.inst.equal(s.inst) && visible(k, was) {
 						next[k] = was
 					}
 				}
-				model[id] = next
-				c.Register(order, is, true)
-				log = append(log, fmt.Sprint(id, " publishes ", len(is)))
+				model[id], publishes[id] = next, true
 			case op < 8:
-				k := InstanceKey{fmt.Sprint(rng.IntN(4)), 80, DefaultCluster}
+				k := at()
+				was := claimed()[k] != nil
 				goes := []InstanceKey{k}
 				if len(model[id]) < 2 {
 					goes = nil
 					for k := range model[id] {
 						goes = append(goes, k)
 					}
+					delete(publishes, id)
 				}
 				if kinds[id] == Beat && !slices.Contains(goes, k) {
 					goes = append(goes, k) // there is only one HTTP client of an address
 				}
 				for _, k := range goes {
 					mine := model[id][k]
+					if mine != nil {
+						goodbye(k)
+					}
 					if mine == nil && kinds[id] != Beat {
 						continue
 					}
@@ -673,29 +772,80 @@ func TestAgainstModel(t *testing.T) {
 						}
 					}
 				}
+				if was && claimed()[k] == nil {
+					goodbye(k) // to what another had registered, too
+				}
 				c.Deregister(order, k)
-				log = append(log, fmt.Sprint(id, " deregisters ", k.IP))
-			default:
+				say("%s deregisters %s", id, k.IP)
+			case op < 9:
 				c.Close(CauseConnectionLost)
 				delete(clients, id)
 				delete(model, id)
-				log = append(log, fmt.Sprint(id, " closes"))
+				delete(publishes, id)
+				say("%s closes", id)
+			case op < 12:
+				var all []Change
+				for range 1 + rng.IntN(2) {
+					all = append(all, change())
+				}
+				w.changes = 0
+				before := w.Snapshot(order)
+				w.Commit(all)
+				say("the log says %+v", all)
+				if is := w.Snapshot(order); w.changes > 1 || (w.changes == 1) != (is.Version != before.Version) || is.Meta != meta {
+					t.Fatalf("seed %d: %d changes, meta %v after\n%s", seed, w.changes, is.Meta, strings.Join(log, "\n"))
+				}
+			default:
+				made := now()
+				if rng.IntN(3) == 0 {
+					made = stamps[rng.IntN(len(stamps))] // it comes late, or twice
+				}
+				ck := Check{Service: order, InstanceKey: at(), Healthy: rng.IntN(2) == 0, Made: made, By: Life{fmt.Sprint(rng.IntN(2)), 1}}
+				if was, ok := checks[ck.InstanceKey]; !ok || ck.Made > was.Made || ck.Made == was.Made && ck.By.Node > was.By.Node {
+					checks[ck.InstanceKey] = ck
+				}
+				w.Checked(ck)
+				say("checked: %+v", ck)
 			}
 			var got []string
 			for _, h := range w.Snapshot(order).Instances {
-				got = append(got, fmt.Sprintf("%s w%v", h.IP, h.Weight))
+				got = append(got, fmt.Sprintf("%s w%v healthy=%v persistent=%v", h.IP, h.Weight, h.Healthy, h.Persistent))
 			}
 			if diff := cmp.Diff(view(), got); diff != "" {
 				t.Fatalf("seed %d after\n%s\n(-want +got):\n%s", seed, strings.Join(log, "\n"), diff)
 			}
-			if n := w.Stats().Instances; n != int64(len(got)) {
-				t.Fatalf("seed %d: %d instances counted, %d there", seed, n, len(got))
+			if n := w.Stats(); n.Instances != int64(len(got)) || n.PersistentInstances != int64(len(rows)) {
+				t.Fatalf("seed %d: %+v counted, %d there, %d persistent", seed, n, len(got), len(rows))
+			}
+			if diff := cmp.Diff(ended, told); diff != "" {
+				t.Fatalf("seed %d: edits ended after\n%s\n(-want +got):\n%s", seed, strings.Join(log, "\n"), diff)
+			}
+			if got, want := w.Kind(order), kind(); got != want || w.Present(order) != (want != Free) || want != Free && !w.Exists(order) {
+				t.Fatalf("seed %d: kind %v, want %v, present %v after\n%s", seed, got, want, w.Present(order), strings.Join(log, "\n"))
+			}
+			probed := w.Persistent(order)
+			for _, p := range probed {
+				k := p.InstanceKey
+				c, checked := checks[k]
+				if p.Healthy != healthy(k) || p.Since != rows[k].Since || checked != (p.Check != nil) || checked && *p.Check != c {
+					t.Fatalf("seed %d: %+v, want healthy %v after\n%s", seed, p, healthy(k), strings.Join(log, "\n"))
+				}
+			}
+			if len(probed) != len(rows) || (len(rows) > 0) != (len(w.PersistentServices()) > 0) {
+				t.Fatalf("seed %d: %d persistent, want %d", seed, len(probed), len(rows))
 			}
 		}
 		for _, c := range clients {
 			c.Close(CauseConnectionLost)
 		}
-		if s := w.Stats(); s.Instances != 0 || s.Publications != 0 {
+		all := Change{Service: order, Described: true}
+		for n := range 4 {
+			k := InstanceKey{fmt.Sprint(n), 80, DefaultCluster}
+			all.Instances = append(all.Instances, PersistentChange{InstanceKey: k, Cause: CauseDeregistered})
+			all.Overrides = append(all.Overrides, OverrideChange{InstanceKey: k, Cause: CauseOverrideEnded})
+		}
+		w.Commit([]Change{all})
+		if s := w.Stats(); s.Instances != 0 || s.Publications != 0 || s.PersistentInstances != 0 || w.Exists(order) {
 			t.Fatalf("seed %d: %+v after all have gone", seed, s)
 		}
 	}
@@ -758,27 +908,6 @@ func TestReplacementIsOnePicture(t *testing.T) {
 	if s := w.Snapshot(order); s.Version != h[1].At || h[1].At != h[2].At || h[1].At <= first.Version {
 		t.Errorf("the old one went at %v and the new one came at %v, in version %v after %v", h[1].At, h[2].At, s.Version, first.Version)
 	}
-}
-
-// The absence of an instance whose client publishes something else instead
-// starts now, not when the service was touched before.
-func TestOverrideSurvivesShortReplacement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.client("a")
-		k := InstanceKey{"1.1.1.1", 80, DefaultCluster}
-		w.register(a, inst("1.1.1.1"), inst("1.1.1.2"))
-		w.Override(order, k, &Override{Enabled: new(false)})
-		for range 360 { // an hour of sweeps, as the node makes them
-			time.Sleep(10 * time.Second)
-			w.Sweep()
-		}
-		w.register(a, inst("1.1.1.2"), inst("1.1.1.3")) // the batch without it
-		time.Sleep(10 * time.Second)
-		w.Sweep()
-		w.register(a, inst("1.1.1.1"), inst("1.1.1.2")) // back after 10 s
-		w.shows("1.1.1.2")                              // still disabled by the operator
-	})
 }
 
 // --clock-offset -60s must make the clock late (cases C23 needs it).

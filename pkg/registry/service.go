@@ -16,11 +16,15 @@ type service struct {
 	dropped      int                      // publications of dropped lives: nobody sees them
 	claims       map[InstanceKey][]*claim // of all publications, in no order
 	hides        map[InstanceKey]*hides   // the shard's, or nil: they outlive the service
+	checks       map[InstanceKey]*checked // in the same way
 	overrides    map[InstanceKey]*override
+	persistent   map[InstanceKey]*Persistent
 	meta         *ServiceMeta
-	history      *history // the shard's, once there is one: it stays for as long as the service does
-	touched      Stamp    // last register, deregister or change
-	unlisted     bool     // not in the name index: only dropped lives publish it
+	refuses      bool // clients that publish: it is persistent
+
+	history  *history // the shard's, once there is one: it stays for as long as the service does
+	touched  Stamp    // last register, deregister or change
+	unlisted bool     // not in the name index: nothing but what a dropped life publishes, or edits
 
 	snapshot atomic.Pointer[Snapshot] // read without a lock
 
@@ -104,11 +108,6 @@ func (c *claim) before(o *claim) bool {
 	}
 	a, b := c.pub.client, o.pub.client
 	return cmp.Or(a.life.compare(b.life.Life), strings.Compare(a.id, b.id)) > 0
-}
-
-type override struct {
-	Override
-	seen Stamp // when its instance was last there
 }
 
 // winner is the claim that readers see, or nil.
@@ -226,15 +225,15 @@ func (r *Registry) ownWhy(cause Cause, client string, now Stamp) why {
 	return why{cause, client, r.opts.Life, now}
 }
 
-// A touch names an instance whose claims, hides or override changed, and the
-// place of the reason among those given to showLocked.
+// A touch names an instance whose claims, hides, override, check or row in the
+// log changed, and the place of the reason among those given to showLocked.
 type touch struct {
 	InstanceKey
 	by int
 }
 
-// showLocked brings the snapshot up to date after the claims, hides or
-// overrides of the touched instances changed, and records what became visible
+// showLocked brings the snapshot up to date after something of the touched
+// instances changed, and records what became visible
 // with its cause. It reports whether anything did. The cost is one pass over
 // the old picture, however many instances were touched.
 func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp, by ...why) bool {
@@ -264,8 +263,8 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 			was, rest = rest[0], rest[1:]
 			e.Before = was.Instance
 		}
-		win := s.winner(k)
-		if win == nil {
+		is := s.shown(k)
+		if is == nil {
 			if there {
 				if why.cause == CauseRegistered {
 					e.Cause = CauseReplaced // its client publishes something else
@@ -275,9 +274,8 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 			}
 			continue
 		}
-		is := win.shown()
-		if o := s.overrides[k]; o != nil {
-			is.Instance = o.apply(win.instance)
+		if o := s.overrides[k]; o != nil && !o.over {
+			is.Instance = o.apply(is.Instance)
 		}
 		e.After = is.Instance
 		switch {
@@ -318,7 +316,21 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	return visible
 }
 
+// shown is what readers see of an instance, but for an operator's edit, or nil.
+// The log comes first: where the kinds of two instances clash, it is the one
+// that all nodes agree on.
+func (s *service) shown(k InstanceKey) *Shown {
+	if len(s.persistent) > 0 && s.persistent[k] != nil {
+		return s.persistent[k].shown(s.checks[k])
+	}
+	return s.winner(k).shown()
+}
+
+// shown of no claim is nil.
 func (c *claim) shown() *Shown {
+	if c == nil {
+		return nil
+	}
 	of := c.pub.client
 	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving,
 		Slow: of.redo.Load() > 0}

@@ -29,8 +29,8 @@ type Shown struct {
 	// Since is the registration clock: when the client registered or
 	// changed the instance. Overrides and health do not move it.
 	Since  Stamp
-	Client string // id of the client whose claim is shown
-	Life   Life   // that the client belongs to
+	Client string // id of the client whose claim is shown; of a persistent instance ip:port#false
+	Life   Life   // that the client belongs to; zero of a persistent instance
 	State  LifeState
 	Moving bool // the client's connection is gone, it is expected elsewhere
 	Slow   bool // the client is known to need long to register again, see Client.Redo

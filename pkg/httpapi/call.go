@@ -1,0 +1,86 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// A version is a generation of the API of Nacos. They differ in how they take
+// parameters (params.go) and dress answers (here, and errors.go), hardly in
+// what is done.
+type version uint8
+
+const (
+	noVersion version = iota // not of the Nacos API
+	v1
+	v2
+	v3
+)
+
+// versionOf tells the version of a path below the context path.
+func versionOf(path string) version {
+	switch {
+	case strings.HasPrefix(path, "/v1/"):
+		return v1
+	case strings.HasPrefix(path, "/v2/"):
+		return v2
+	case strings.HasPrefix(path, "/v3/"):
+		return v3
+	}
+	return noVersion
+}
+
+// A call is one request of the Nacos API.
+type call struct {
+	params
+	version version
+	w       http.ResponseWriter
+	r       *http.Request
+}
+
+// Around the answers of v2 and v3 (http-api §3.6).
+const (
+	resultHead = `{"code":0,"message":"success","data":`
+	resultTail = `}`
+)
+
+// ok is the success of a write: in v1 exactly "ok" (http-api §15 no. 9).
+func (c *call) ok() error {
+	if c.version == v1 {
+		writeText(c.w, c.r, http.StatusOK, "ok")
+		return nil
+	}
+	return c.answer([]byte(`"ok"`))
+}
+
+// answer writes JSON that comes in pieces, with what the version puts around
+// it. Nobody copies a long list.
+func (c *call) answer(pieces ...[]byte) error {
+	head, tail := "", ""
+	if c.version != v1 {
+		head, tail = resultHead, resultTail
+	}
+	size := len(head) + len(tail)
+	for _, b := range pieces {
+		size += len(b)
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(size))
+	c.w.WriteHeader(http.StatusOK)
+	_, _ = c.w.Write([]byte(head))
+	for _, b := range pieces {
+		if _, err := c.w.Write(b); err != nil {
+			return nil // the client has gone
+		}
+	}
+	_, _ = c.w.Write([]byte(tail))
+	return nil
+}
+
+// bare writes JSON without anything around it, in all versions.
+func (c *call) bare(b []byte) error {
+	writeJSON(c.w, http.StatusOK, b)
+	return nil
+}

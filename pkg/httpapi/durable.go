@@ -1,0 +1,73 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// A Durable writes what outlives nodes and clients: it goes through the log of
+// the cluster, whose tables decide. Methods return when it is carried out, and
+// what changed reaches the Registry on its own. Their errors are those that
+// [Options.Explain] knows.
+type Durable interface {
+	PutInstance(context.Context, registry.ServiceKey, *registry.Instance) error
+	// RemoveInstance removes the instance of an address, whatever its cluster.
+	RemoveInstance(ctx context.Context, key registry.ServiceKey, ip string, port int) error
+	// SetHealth says by hand how a persistent instance is.
+	SetHealth(context.Context, registry.ServiceKey, registry.InstanceKey, bool) error
+	// PutOverride lays an edit over an instance; merge: what is nil stays as
+	// it was.
+	PutOverride(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error
+
+	CreateService(context.Context, registry.ServiceKey, *registry.ServiceMeta) error
+	// UpdateService keeps the kind and the clusters of a service that is
+	// described already.
+	UpdateService(context.Context, registry.ServiceKey, *registry.ServiceMeta) error
+	RemoveService(context.Context, registry.ServiceKey) error
+	// PutCluster describes a cluster; persistent is the kind of the service if
+	// nobody has described that yet.
+	PutCluster(ctx context.Context, key registry.ServiceKey, c *registry.ClusterMeta, persistent bool) error
+}
+
+// A Refusal is why the log has not taken a write.
+type Refusal struct {
+	Code RefusalCode
+	Text string // for people; of Invalid also for clients
+}
+
+// A RefusalCode is what a handler needs to know of a [Refusal].
+type RefusalCode uint8
+
+const (
+	NoLeader       RefusalCode = iota + 1 // nothing can have been written
+	UnknownOutcome                        // it may have been written, now or later
+	NotUnderstood                         // some nodes are too old for it
+	Exists
+	NotFound
+	NotEmpty
+	WrongKind
+	Invalid
+)
+
+// durableLimit bounds a write. The log tries again as long as there can be a
+// leader; without a majority of nodes it gives up sooner.
+const durableLimit = 10 * time.Second
+
+// durably writes to the log of the cluster, whichever node leads it: such
+// writes are not routed to the owner of a client. It returns an error for every
+// refusal; those that mean something else to each handler have their code.
+func (s *Server) durably(c *call, write func(context.Context, Durable) error) (RefusalCode, error) {
+	ctx, cancel := context.WithTimeout(c.r.Context(), durableLimit)
+	defer cancel()
+	err := write(ctx, s.opts.Durable)
+	if err == nil {
+		return 0, nil
+	}
+	refusal, known := s.opts.Explain(err)
+	if !known {
+		return 0, err
+	}
+	return refusal.Code, errRefused(refusal)
+}

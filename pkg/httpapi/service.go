@@ -1,0 +1,294 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// named reads the name of the service that a request is about; one that lacks
+// it is told so as the version does (golden scenarios 12, 32, 43).
+func (c *call) named() (registry.ServiceKey, error) {
+	key, err := c.service()
+	if err != nil || key.Name != "" {
+		return key, err
+	}
+	declared := false // the framework asks for it
+	switch c.r.Method {
+	case http.MethodPost:
+		declared = c.version == v1
+	case http.MethodGet, http.MethodHead, http.MethodDelete:
+		declared = c.version != v3
+	}
+	if declared {
+		return key, errMissingDeclared("serviceName")
+	}
+	return key, errMissing("serviceName")
+}
+
+// described reads what an operator says of a service; what is not given has
+// its default (http-api §5.9).
+func (c *call) described() (*registry.ServiceMeta, error) {
+	m := new(registry.ServiceMeta)
+	md, err := c.metadata(codeServiceMetadata)
+	if err != nil {
+		return nil, err
+	}
+	m.Metadata = registry.NewMetadata(md)
+	if s := c.get("protectThreshold"); s != "" {
+		f, err := strconv.ParseFloat(s, 64)
+		switch {
+		case errors.Is(err, strconv.ErrSyntax) && c.version == v1: // counts as 0
+		case err != nil, math.IsNaN(f), math.IsInf(f, 0):
+			return nil, errNumber(s)
+		default:
+			m.ProtectThreshold = f
+		}
+	}
+	if m.Selector, err = nacos.ParseSelector(c.get("selector")); err != nil {
+		return nil, errSelector(err)
+	}
+	return m, nil
+}
+
+// createService serves POST service. In v1 it is always a persistent one.
+func (s *Server) createService(c *call) error {
+	key, err := c.named()
+	if err != nil {
+		return err
+	}
+	m, err := c.described()
+	if err != nil {
+		return err
+	}
+	ephemeral, err := c.flag(false, "ephemeral")
+	if err != nil {
+		return err
+	}
+	m.Persistent = !ephemeral || c.version == v1
+	if s.opts.Registry.Exists(key) {
+		return errServiceExists(key)
+	}
+	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.CreateService(ctx, key, m) })
+	switch {
+	case refused == Exists, refused == WrongKind: // other nodes know more
+		return errServiceExists(key)
+	case err != nil:
+		return err
+	}
+	return c.ok()
+}
+
+// updateService serves PUT service: all that is said of it is replaced, its
+// kind stays (semantics V14).
+func (s *Server) updateService(c *call) error {
+	key, err := c.named()
+	if err != nil {
+		return err
+	}
+	if c.version == v1 && c.get("protectThreshold") == "" {
+		return errMissing("protectThreshold")
+	}
+	m, err := c.described()
+	if err != nil {
+		return err
+	}
+	m.Persistent = s.opts.Registry.Kind(key) == registry.PersistentService
+	if !s.opts.Registry.Exists(key) {
+		return errServiceUnknown(key)
+	}
+	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.UpdateService(ctx, key, m) })
+	switch {
+	case refused == NotFound:
+		return errServiceUnknown(key)
+	case err != nil:
+		return err
+	}
+	return c.ok()
+}
+
+// removeService serves DELETE service. One that nobody has described is only
+// waiting to be cleaned up when it is empty: that is a success too.
+func (s *Server) removeService(c *call) error {
+	key, err := c.named()
+	if err != nil {
+		return err
+	}
+	exists := s.opts.Registry.Exists(key)
+	if len(s.opts.Registry.Snapshot(key).Instances) > 0 {
+		return errServiceNotEmpty(key)
+	}
+	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.RemoveService(ctx, key) })
+	switch {
+	case refused == NotEmpty:
+		return errServiceNotEmpty(key)
+	case refused == NotFound && !exists:
+		return errServiceUnknown(key)
+	case refused == NotFound:
+	case err != nil:
+		return err
+	}
+	return c.ok()
+}
+
+// service serves GET service.
+func (s *Server) service(c *call) error {
+	key, err := c.named()
+	if err != nil {
+		return err
+	}
+	if !s.opts.Registry.Exists(key) {
+		return errServiceNotFound(key)
+	}
+	snap := s.opts.Registry.Snapshot(key)
+	d := nacos.Service{Key: key, Meta: snap.Meta, Clusters: clustersOf(snap.Instances), Ephemeral: s.opts.Registry.Kind(key) != registry.PersistentService}
+	encode := map[version]func() ([]byte, error){v1: d.EncodeV1, v2: d.EncodeV2, v3: d.EncodeV3}[c.version]
+	b, err := encode()
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// clustersOf names the clusters that have instances, sorted: as in Nacos,
+// others are not shown (golden scenario 16).
+func clustersOf(hosts []*registry.Shown) []string {
+	names := make([]string, 0, 1)
+	for _, h := range hosts {
+		if !slices.Contains(names, h.Cluster) {
+			names = append(names, h.Cluster)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// serviceNames serves GET service/list of v1 and v2: a page of the services of
+// a group. A selector is not looked at, as in Nacos since 2.0.
+func (s *Server) serviceNames(c *call) error {
+	key, err := c.service()
+	if err != nil {
+		return err
+	}
+	items := "services"
+	number, size, err := c.page(20)
+	if err != nil {
+		return err
+	}
+	if c.version == v1 {
+		items = "doms"
+	} else {
+		size = min(size, 500)
+	}
+	names := s.opts.Registry.Services(key.Namespace, key.Group)
+	page := nacos.Page(names, number, size)
+	if page == nil {
+		page = []string{}
+	}
+	b, err := json.Marshal(map[string]any{"count": len(names), items: page})
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// selectorTypes serves GET service/selector/types.
+func (s *Server) selectorTypes(c *call) error {
+	const types = `["label","none"]`
+	if c.version == v1 {
+		return c.bare([]byte(`{"code":200,"message":null,"data":` + types + `,"noRight":false}`))
+	}
+	return c.answer([]byte(types))
+}
+
+// serviceViews serves GET service/list of v3: the services of a namespace whose
+// name and group contain the given texts, with counts or with their instances.
+func (s *Server) serviceViews(c *call) error {
+	if err := nacos.CheckService(c.raw("namespaceId"), "", ""); err != nil {
+		return errParam(err)
+	}
+	namespace := c.raw("namespaceId")
+	if namespace == "" {
+		namespace = registry.DefaultNamespace
+	}
+	number, size, err := c.page(100)
+	if err != nil {
+		return err
+	}
+	skipEmpty, err := c.flag(false, "ignoreEmptyService")
+	if err != nil {
+		return err
+	}
+	withHosts, err := c.flag(false, "withInstances")
+	if err != nil {
+		return err
+	}
+	name, group := c.get("serviceNameParam"), c.get("groupNameParam")
+	keys := slices.DeleteFunc(s.opts.Registry.ServicesIn(namespace), func(k registry.ServiceKey) bool {
+		return !strings.Contains(k.Name, name) || !strings.Contains(k.Group, group) || skipEmpty && len(s.opts.Registry.Snapshot(k).Instances) == 0
+	})
+	page := nacos.ListPage{Total: len(keys), Number: number, Available: (len(keys) + size - 1) / size, Items: []any{}}
+	for _, k := range nacos.Page(keys, number, size) {
+		snap := s.opts.Registry.Snapshot(k)
+		if !withHosts {
+			page.Items = append(page.Items, view(snap))
+			continue
+		}
+		d := nacos.Service{Key: k, Meta: snap.Meta, Clusters: clustersOf(snap.Instances)}
+		b, err := d.EncodeV3Hosts(snap.Instances)
+		if err != nil {
+			return err
+		}
+		page.Items = append(page.Items, json.RawMessage(b))
+	}
+	b, err := json.Marshal(page)
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+func view(snap *registry.Snapshot) nacos.ServiceView {
+	v := nacos.ServiceView{Name: snap.Service.Name, Group: snap.Service.Group, Clusters: len(clustersOf(snap.Instances)), Instances: len(snap.Instances)}
+	for _, h := range snap.Instances {
+		if h.Healthy {
+			v.Healthy++
+		}
+	}
+	threshold := 0.0
+	if snap.Meta != nil {
+		threshold = snap.Meta.ProtectThreshold
+	}
+	v.Protected = v.Instances > 0 && float64(v.Healthy)/float64(v.Instances) <= threshold
+	return v
+}
+
+// page reads which page of a list is wanted. v1 has no default, and takes what
+// is no number for 0; in v1 and v2 a page of size 0 is empty.
+func (c *call) page(defaultSize int) (number, size int, err error) {
+	n := [2]int{1, defaultSize}
+	for i, name := range []string{"pageNo", "pageSize"} {
+		s := c.get(name)
+		if s == "" {
+			if c.version == v1 {
+				return 0, 0, errMissing(name)
+			}
+			continue
+		}
+		if n[i], err = strconv.Atoi(s); err != nil && c.version != v1 {
+			return 0, 0, errNumber(s)
+		}
+		if n[i] < 1 && c.version == v3 {
+			return 0, 0, errPage(name, n[i])
+		}
+	}
+	return n[0], n[1], nil
+}

@@ -1,0 +1,364 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/starling-registry/starling/cluster"
+	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/grpcapi"
+	"github.com/starling-registry/starling/pkg/health"
+	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+	starlingv1 "github.com/starling-registry/starling/proto"
+	"github.com/starling-registry/starling/raftstore"
+)
+
+// ErrSuperseded ends a node whose log is from before a recovery.
+var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): the log is set aside; start this node again, it gets what the others have")
+
+// raftOptions has everything but what Start must fill in.
+func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
+	r := raftstore.DefaultOptions()
+	var err error
+	if r.Dir, err = dir.LogDir(); err != nil {
+		return r, err
+	}
+	r.Heartbeat, r.Election, r.Lease = o.RaftHeartbeat, o.RaftHeartbeat, o.RaftHeartbeat/2
+	r.ReplaceAfter, r.RemoveLeftAfter = o.RaftReplaceAfter, o.RaftRemoveAfter
+	r.SnapshotEvery, r.SnapshotEntries, r.SnapshotBytes = o.RaftSnapshotEvery, uint64(o.RaftSnapshotEntries), int64(o.RaftSnapshotBytes)
+	r.CaughtUpWithin = o.CatchUp
+	r.NoSync = o.NoSync
+	return r, nil
+}
+
+// encrypted is the port for Raft, encrypted as all that nodes say to each
+// other.
+func encrypted(l net.Listener, members *cluster.Cluster) net.Listener {
+	if c := members.ServerTLS(); c != nil {
+		return tls.NewListener(l, c)
+	}
+	return l
+}
+
+// raftDial reaches a node by its id, wherever it is now (cluster C5).
+func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, id string) (net.Conn, error) {
+		v := members.View()
+		if v == nil {
+			return nil, errors.New("membership has not begun yet")
+		}
+		m, ok := v.Member(id)
+		if !ok {
+			return nil, errors.New("no member has the id " + id)
+		}
+		conn, err := o.Dial(ctx, net.JoinHostPort(m.Host, strconv.Itoa(m.RaftPort)))
+		if err != nil {
+			return nil, err
+		}
+		config := members.ClientTLS(id, m.Host)
+		if config == nil {
+			return conn, nil
+		}
+		secret := tls.Client(conn, config)
+		if err := secret.HandshakeContext(ctx); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		return secret, nil
+	}
+}
+
+func raftMembers(v *cluster.View) []raftstore.Member {
+	if v == nil {
+		return nil
+	}
+	ms := make([]raftstore.Member, len(v.Members))
+	for i, m := range v.Members {
+		ms[i] = raftstore.Member{ID: m.ID, Alive: m.State == cluster.Alive, Left: m.State == cluster.Left, Since: m.Since, Commands: m.Commands}
+	}
+	return ms
+}
+
+// found keeps the id of the cluster. The node that has made it is to begin the
+// log, once for all founders (cases C25): that it writes down first, should it
+// crash in between.
+func found(dir *DataDir, id string, founders []string) error {
+	if founders != nil {
+		if err := dir.SaveFounders(firstVoters(dir.NodeID, founders)); err != nil {
+			return err
+		}
+	}
+	return dir.SaveClusterID(id)
+}
+
+// beginLog begins the log if there are founders.
+func beginLog(dir *DataDir, store *raftstore.Store) error {
+	founders := dir.Founders()
+	if founders == nil {
+		return nil
+	}
+	if err := store.Bootstrap(founders); err != nil {
+		return err
+	}
+	return dir.LogBegun()
+}
+
+// firstVoters are the founders that get a vote (design §8), the node that makes
+// the cluster among them. The others follow.
+func firstVoters(self string, founders []string) []string {
+	most := len(founders)
+	switch {
+	case most >= 5:
+		most = 5
+	case most >= 3:
+		most = 3
+	}
+	voters := []string{self}
+	for _, id := range founders {
+		if id != self && len(voters) < most {
+			voters = append(voters, id)
+		}
+	}
+	slices.Sort(voters)
+	return voters
+}
+
+// clusterID is the id of the cluster that the node belongs to; "" while it looks
+// for others. A node that is to be a cluster of its own makes one here, and so
+// does one whose data directory is of a release that kept no log.
+func (o *Options) clusterID(dir *DataDir) (string, error) {
+	id, err := dir.ClusterID()
+	if err != nil || o.expected() != 1 || len(o.Join) > 0 || len(dir.Members()) > 0 || dir.logHasBegun() {
+		return id, err
+	}
+	if id == "" {
+		made := make([]byte, 16)
+		rand.Read(made) // never fails
+		id = hex.EncodeToString(made)
+	}
+	return id, found(dir, id, []string{dir.NodeID})
+}
+
+// endEdits tells the log which edits of operators are over: at once what clients
+// on this node have deregistered, and on the leader what has been absent for
+// long (design §4: one decision, not one timer for each node). What the log does
+// not take comes again with the next sweep.
+func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, log *zap.Logger) {
+	sweep := time.NewTicker(period)
+	defer sweep.Stop()
+	for {
+		var ended []registry.Edit
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			ended = reg.EndedOverrides()
+		case <-sweep.C:
+			ended = reg.EndedOverrides()
+			if store.Leads() {
+				ended = append(ended, reg.AbsentOverrides()...)
+			}
+		}
+		for some := range slices.Chunk(ended, 500) {
+			within, cancel := context.WithTimeout(ctx, period)
+			err := store.EndOverrides(within, some)
+			cancel()
+			if err != nil {
+				log.Debug("edits that are over are not ended in the log yet", zap.Int("edits", len(ended)), zap.Error(err))
+				break
+			}
+		}
+	}
+}
+
+// confirm asks another node whether it finds an instance healthy, if there are
+// three or more (semantics §4.3): one node's view of the network is not
+// enough to take an instance from everybody.
+func (o *operations) confirm(ctx context.Context, key registry.ServiceKey, ik registry.InstanceKey) (healthy, asked bool) {
+	if o.members == nil {
+		return false, false
+	}
+	var others []string
+	for _, id := range o.replicator.ReadyPeers() {
+		if m, ok := o.view().Member(id); ok && m.State == cluster.Alive {
+			others = append(others, id)
+		}
+	}
+	if len(others) < 2 {
+		return false, false
+	}
+	for _, id := range others {
+		answer, err := o.call(ctx, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
+			Service: &starlingv1.Service{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Ip: ik.IP, Port: uint32(ik.Port), Cluster: ik.Cluster})
+		var r starlingv1.ConfirmProbeResponse
+		if err != nil || proto.Unmarshal(answer, &r) != nil || !r.Known {
+			continue
+		}
+		return r.Healthy, true
+	}
+	return false, false
+}
+
+// answerConfirm is what the other node does.
+func answerConfirm(ctx context.Context, prober *health.Prober, body []byte) ([]byte, error) {
+	var req starlingv1.ConfirmProbeRequest
+	if err := proto.Unmarshal(body, &req); err != nil {
+		return nil, err
+	}
+	s := req.GetService()
+	var r starlingv1.ConfirmProbeResponse
+	r.Known, r.Healthy, r.Reason = prober.Ask(ctx, registry.ServiceKey{Namespace: s.GetNamespace(), Group: s.GetGroup(), Name: s.GetName()},
+		registry.InstanceKey{IP: req.Ip, Port: int(req.Port), Cluster: req.Cluster})
+	return proto.Marshal(&r)
+}
+
+// Raft tells the log as this node sees it.
+func (o *operations) Raft() api.Raft {
+	s := o.store.Status()
+	r := api.Raft{Cluster: o.clusterID(), Node: o.life.Node, Name: o.opts.Name, At: time.Now().UTC(), Role: s.Role, Leader: s.Leader,
+		Term: s.Term, Commit: s.Commit, Applied: s.Applied, Last: s.Last, Digest: hex64(s.Digest), Generation: s.Generation,
+		VotersWanted: s.Wanted, Quorum: s.Quorum, AliveVoters: s.AliveVoters, Stale: s.Stale, LogBytes: s.LogBytes,
+		Rows: s.Rows, Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
+	r.LeaderName, r.LeaderServer = o.nameAndServer(s.Leader)
+	for _, server := range s.Servers {
+		as := api.RaftServer{ID: server.ID, Voter: server.Voter}
+		if m, ok := o.view().Member(server.ID); ok {
+			as.Name, as.State = m.Name, m.State.String()
+		}
+		r.Servers = append(r.Servers, as)
+	}
+	return r
+}
+
+func (o *operations) nameAndServer(id string) (name, server string) {
+	m, ok := o.view().Member(id)
+	if !ok {
+		return "", ""
+	}
+	return m.Name, net.JoinHostPort(m.Host, strconv.Itoa(m.HTTPPort))
+}
+
+// leads refuses what only the leader can do, and says who that is.
+func (o *operations) leads() error {
+	if o.store.Leads() {
+		return nil
+	}
+	leader := o.store.Status().Leader
+	if leader == "" || leader == o.life.Node {
+		return noLeader()
+	}
+	name, server := o.nameAndServer(leader)
+	return &api.Error{Status: http.StatusConflict, Code: api.CodeNotLeader, Message: "this node does not lead the log, " + name + " does", Hint: "ask " + server, Server: server}
+}
+
+func noLeader() error {
+	return &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader: " + raftstore.NoLeaderText,
+		Hint: "starling raft shows which voters are missing; if they are gone for good: starling recover"}
+}
+
+// logError is an error of the store for somebody who asks over the native API.
+func logError(err error) error {
+	switch {
+	case errors.Is(err, raftstore.ErrNoLeader), errors.Is(err, raftstore.ErrUnknownOutcome):
+		return noLeader()
+	case errors.Is(err, raftstore.ErrNotEmpty):
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
+	case errors.Is(err, raftstore.ErrNotFound):
+		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Hint: "starling raft shows the nodes that the log is kept on"}
+	case errors.Is(err, raftstore.ErrInvalid):
+		return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error(), Hint: "the file must be one that starling backup has written, whole"}
+	}
+	return err
+}
+
+func (o *operations) Backup(ctx context.Context, w io.Writer) error {
+	if err := o.leads(); err != nil {
+		return err
+	}
+	return logError(o.store.Backup(ctx, w))
+}
+
+func (o *operations) Restore(ctx context.Context, backup io.Reader, force bool) (api.Restored, error) {
+	if err := o.leads(); err != nil {
+		return api.Restored{}, err
+	}
+	if err := o.store.Restore(ctx, backup, force); err != nil {
+		return api.Restored{}, logError(err)
+	}
+	s := o.store.Status()
+	return api.Restored{Node: o.life.Node, Name: o.opts.Name, Applied: s.Applied, Digest: hex64(s.Digest), Rows: s.Rows}, nil
+}
+
+func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, error) {
+	if err := o.leads(); err != nil {
+		return api.Removed{}, err
+	}
+	name, _ := o.nameAndServer(id)
+	if err := o.store.RemoveServer(ctx, id); err != nil {
+		return api.Removed{}, logError(err)
+	}
+	s := o.store.Status()
+	r := api.Removed{ID: id, Name: name, Quorum: s.Quorum, AliveVoters: s.AliveVoters}
+	for _, server := range s.Servers {
+		if server.Voter {
+			r.Voters++
+		}
+	}
+	return r, nil
+}
+
+// healthSwitch is the name under which Nacos keeps whether instances are checked
+// at all (semantics H20).
+const healthSwitch = "healthCheckEnabled"
+
+func mark(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// explain is an error of the store for the HTTP API.
+func explain(err error) (httpapi.Refusal, bool) {
+	r := httpapi.Refusal{Text: err.Error()}
+	for is, code := range map[error]httpapi.RefusalCode{
+		raftstore.ErrNoLeader: httpapi.NoLeader, raftstore.ErrUnknownOutcome: httpapi.UnknownOutcome, raftstore.ErrNotUnderstood: httpapi.NotUnderstood,
+		raftstore.ErrExists: httpapi.Exists, raftstore.ErrNotFound: httpapi.NotFound, raftstore.ErrNotEmpty: httpapi.NotEmpty,
+		raftstore.ErrWrongKind: httpapi.WrongKind, raftstore.ErrInvalid: httpapi.Invalid,
+	} {
+		if errors.Is(err, is) {
+			r.Code = code
+		}
+	}
+	return r, r.Code != 0
+}
+
+// explainSDK is an error of the store for clients on gRPC.
+func explainSDK(err error) grpcapi.Refusal {
+	switch {
+	case errors.Is(err, raftstore.ErrInvalid):
+		return grpcapi.Refusal{Code: nacos.CodeInvalidParam, Text: err.Error()}
+	case errors.Is(err, raftstore.ErrWrongKind):
+		return grpcapi.Refusal{WrongKind: true}
+	case errors.Is(err, raftstore.ErrNotFound):
+		return grpcapi.Refusal{NotFound: true}
+	case errors.Is(err, raftstore.ErrNoLeader):
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: raftstore.NoLeaderText}
+	case errors.Is(err, raftstore.ErrUnknownOutcome), errors.Is(err, raftstore.ErrNotUnderstood):
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: err.Error()}
+	}
+	return grpcapi.Refusal{}
+}
