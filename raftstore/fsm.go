@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -37,6 +38,10 @@ type fsm struct {
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
+
+	shownMu sync.Mutex
+	shown   uint64        // readers see the tables as of this position
+	more    chan struct{} // closed when shown changes; nil: nobody waits
 }
 
 func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
@@ -72,6 +77,35 @@ func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 	f.clock.Adopt(min(newest, most)) // what is written here from now on is newer
 	if len(changes) > 0 {
 		f.projection.Commit(changes)
+	}
+	f.shownMu.Lock()
+	defer f.shownMu.Unlock()
+	f.shown = f.tables.index
+	if f.more != nil {
+		close(f.more)
+		f.more = nil
+	}
+}
+
+// awaitShown returns when readers see what was applied up to a position, or
+// with ctx.
+func (f *fsm) awaitShown(ctx context.Context, index uint64) bool {
+	for {
+		f.shownMu.Lock()
+		if f.shown >= index {
+			f.shownMu.Unlock()
+			return true
+		}
+		if f.more == nil {
+			f.more = make(chan struct{})
+		}
+		more := f.more
+		f.shownMu.Unlock()
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 

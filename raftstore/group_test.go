@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
 	"github.com/starling-registry/starling/test/simnet"
 )
 
@@ -353,7 +354,7 @@ func (g *group) mustPut(id, name, value string) {
 	if err := g.peers[id].put(name, value); err != nil {
 		g.t.Fatalf("%s: put %s: %v", id, name, err)
 	}
-	if got := g.peers[id].store.Switches()[name]; g.peers[id].store.Leads() && got != value {
+	if got := g.peers[id].store.Switches()[name]; got != value {
 		g.t.Fatalf("%s: %s is %q after it was written as %q", id, name, got, value)
 	}
 }
@@ -465,6 +466,33 @@ func TestThreeNodes(t *testing.T) {
 			if !errors.Is(err, ErrNotFound) {
 				t.Errorf("%s: %v", p.id, err)
 			}
+		}
+	})
+}
+
+// A follower that does not hear of a write, which has been carried out, does
+// not make a failure of it.
+func TestWrittenNotSeen(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		cmd := &pb.Result{Index: 1 << 40}
+		p := g.others(leader.id)[0]
+		start := time.Now()
+		p.store.show(t.Context(), leader.id, cmd)
+		if took := time.Since(start); took != showTime {
+			t.Errorf("waited %v for a position that never comes, want %v", took, showTime)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), showTime/2)
+		defer cancel()
+		start = time.Now()
+		p.store.show(ctx, leader.id, cmd)
+		if took := time.Since(start); took != showTime/2 {
+			t.Errorf("waited %v, the caller %v", took, showTime/2)
+		}
+		start = time.Now()
+		leader.store.show(t.Context(), leader.id, cmd)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the leader waited %v for itself", took)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/starling-registry/starling/proto"
@@ -24,6 +25,10 @@ const (
 	tryTime = 2 * time.Second
 	// enqueueTime is how long a command waits for its place before the log.
 	enqueueTime = time.Second
+	// showTime is how long a write that another node has carried out waits
+	// until it is seen here. A follower hears of it 50 to 100 ms later, or with
+	// the next entry.
+	showTime = time.Second
 )
 
 // ErrNotSent may be wrapped by an error of [Options.Call]: the request has not
@@ -73,6 +78,7 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 		if leader != "" {
 			result, r := s.try(ctx, leader, body)
 			if result != nil {
+				s.show(ctx, leader, result)
 				s.metrics.applied.Observe(time.Since(start).Seconds())
 				return result, nil
 			}
@@ -98,6 +104,21 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 			return nil, s.gaveUp(perhaps, fmt.Errorf("fewer nodes than a quorum are there: %w", cause))
 		}
 		s.metrics.again.Inc()
+	}
+}
+
+// show returns when this node has carried out what a leader has: who has
+// written reads what he wrote where he wrote it. If that takes long, the write
+// is done all the same.
+func (s *Store) show(ctx context.Context, leader string, result *pb.Result) {
+	if leader == s.opts.ID {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, showTime)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	if !s.fsm.awaitShown(ctx, result.GetIndex()) {
+		s.zap.Debug("what was written at the leader is not seen here yet", zap.String("leader", leader), zap.Uint64("index", result.GetIndex()))
 	}
 }
 
