@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -33,7 +34,8 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	warned     time.Time // of raft's goroutine
+	warned     time.Time     // of raft's goroutine
+	shown      atomic.Uint64 // index of the last command that readers see the effects of
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
@@ -56,15 +58,15 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 			results[n] = f.applyLocked(l, &b)
 		}
 	}
-	newest := f.tables.newest
+	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
-	f.show(newest, b.changes)
+	f.show(newest, index, b.changes)
 	return results
 }
 
 // show comes after the lock, and before anybody hears of a result: who has
 // written reads what he wrote.
-func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
+func (f *fsm) show(newest registry.Stamp, index uint64, changes []registry.Change) {
 	most := registry.StampAt(f.clock.Wall() + maxAhead.Milliseconds())
 	if newest > most {
 		f.warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
@@ -73,6 +75,7 @@ func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 	if len(changes) > 0 {
 		f.projection.Commit(changes)
 	}
+	f.shown.Store(index)
 }
 
 // warn speaks once a minute: the log may be full of what this release cannot
@@ -137,7 +140,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	f.tables = next
 	f.mu.Unlock()
-	f.show(next.newest, changes)
+	f.show(next.newest, next.index, changes)
 	return nil
 }
 
