@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -34,14 +35,14 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	warned     time.Time // of raft's goroutine
+	warned     time.Time     // of raft's goroutine
+	shown      atomic.Uint64 // index of the last command that readers see the effects of
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
 
 	shownMu sync.Mutex
-	shown   uint64        // readers see the tables as of this position
-	more    chan struct{} // closed when shown changes; nil: nobody waits
+	more    chan struct{} // closed when shown changes, with the lock; nil: nobody waits
 }
 
 func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
@@ -61,15 +62,15 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 			results[n] = f.applyLocked(l, &b)
 		}
 	}
-	newest := f.tables.newest
+	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
-	f.show(newest, b.changes)
+	f.show(newest, index, b.changes)
 	return results
 }
 
 // show comes after the lock, and before anybody hears of a result: who has
 // written reads what he wrote.
-func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
+func (f *fsm) show(newest registry.Stamp, index uint64, changes []registry.Change) {
 	most := registry.StampAt(f.clock.Wall() + maxAhead.Milliseconds())
 	if newest > most {
 		f.warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
@@ -80,7 +81,7 @@ func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 	}
 	f.shownMu.Lock()
 	defer f.shownMu.Unlock()
-	f.shown = f.tables.index
+	f.shown.Store(index)
 	if f.more != nil {
 		close(f.more)
 		f.more = nil
@@ -92,7 +93,7 @@ func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 func (f *fsm) awaitShown(ctx context.Context, index uint64) bool {
 	for {
 		f.shownMu.Lock()
-		if f.shown >= index {
+		if f.shown.Load() >= index {
 			f.shownMu.Unlock()
 			return true
 		}
@@ -171,7 +172,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	f.tables = next
 	f.mu.Unlock()
-	f.show(next.newest, changes)
+	f.show(next.newest, next.index, changes)
 	return nil
 }
 

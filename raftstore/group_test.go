@@ -1340,3 +1340,71 @@ func TestStoreClose(t *testing.T) {
 		}
 	})
 }
+
+// slowView takes its time, as one of many instances does.
+type slowView struct {
+	each time.Duration
+	mu   sync.Mutex
+	n    int // instances shown
+}
+
+func (v *slowView) Commit(changes []registry.Change) {
+	time.Sleep(v.each)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range changes {
+		v.n += len(c.Instances)
+	}
+}
+
+func (v *slowView) shown() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.n
+}
+
+// A new leader has not yet applied what it has: a follower that has as little
+// is not ready. Nor is it before what it has applied is shown (cases C18).
+func TestReadyWhenShown(t *testing.T) {
+	const instances = 2000
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		var wg sync.WaitGroup
+		for i := range instances {
+			wg.Go(func() {
+				in := &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: i + 1, Cluster: "DEFAULT"}, Weight: 1, Enabled: true, Healthy: true}
+				if err := leader.store.PutInstance(t.Context(), registry.ServiceKey{Namespace: "public", Group: "g", Name: fmt.Sprint("s", i%10)}, in); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		g.awaitEqual(10 * time.Second)
+		for _, snapshot := range []bool{false, true} {
+			for _, id := range []string{"a", "b", "c"} {
+				if snapshot {
+					if err := g.peers[id].store.raft.Snapshot().Error(); err != nil {
+						t.Error(err)
+					}
+				}
+				g.kill(id)
+			}
+			views := map[string]*slowView{}
+			for id, p := range g.peers {
+				views[id] = &slowView{each: 100 * time.Millisecond}
+				p.options = func(o *Options) { o.Projection = views[id] }
+			}
+			g.start("a b c")
+			g.await("ready", 30*time.Second, func() bool {
+				all := true
+				for id, p := range g.peers {
+					ok, _ := p.store.CaughtUp()
+					if all = all && ok; ok && views[id].shown() < instances {
+						t.Fatalf("%s is ready and shows %d of %d instances", id, views[id].shown(), instances)
+					}
+				}
+				return all
+			})
+		}
+	})
+}

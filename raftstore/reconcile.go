@@ -115,6 +115,7 @@ func (l *lookout) lead(s *Store) time.Duration {
 		}
 		l.term = term
 		l.missing = map[string]time.Time{}
+		s.settled.Store(term)
 		s.zap.Info("this node leads the group", zap.Uint64("term", term))
 		s.isCaughtUp()
 	}
@@ -203,7 +204,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 	}
 	s.hint.Store(&hint)
 	if !s.caughtUp.Load() {
-		index, _ := s.fsm.digest()
+		index := s.fsm.shown.Load() // that it is in the tables is not enough (cases C18)
 		switch {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
@@ -443,8 +444,13 @@ func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() ==
 // ServeState answers another node's RaftState.
 func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
 	st := s.status()
+	role := st.Role
+	if role == "leader" && s.settled.Load() != st.Term {
+		// What it has applied is no measure yet for who wants to have all.
+		role = "candidate"
+	}
 	resp := &pb.RaftStateResponse{
-		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
+		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
 	}
 	for _, server := range st.Servers {

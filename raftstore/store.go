@@ -52,6 +52,7 @@ type Store struct {
 	hint       atomic.Pointer[string] // who leads, as others say while the library does not know
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
 	caughtUp   atomic.Bool
+	settled    atomic.Uint64          // term in which this node leads and has applied all that was there before
 	unready    atomic.Pointer[string] // why
 
 	// changing serializes changes of the configuration, and Restore.

@@ -108,10 +108,14 @@ func raftMembers(v *cluster.View) []raftstore.Member {
 // log, once for all founders (cases C25): that it writes down first, should it
 // crash in between.
 func found(dir *DataDir, id string, founders []string) error {
+	var err error
 	if founders != nil {
-		if err := dir.SaveFounders(firstVoters(dir.NodeID, founders)); err != nil {
-			return err
-		}
+		err = dir.SaveFounders(firstVoters(dir.NodeID, founders))
+	} else {
+		err = dir.ForgetFounders() // of an id that could not be kept: others have made one since
+	}
+	if err != nil {
+		return err
 	}
 	return dir.SaveClusterID(id)
 }
