@@ -3,6 +3,7 @@ package raftstore
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"net"
@@ -12,6 +13,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
 )
 
 // An intruder speaks Raft as a peer that it is not. It is the stream layer of a
@@ -351,3 +356,57 @@ func (r recorder) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) { re
 func (r recorder) Accept() (net.Conn, error)                                { return nil, net.ErrClosed }
 func (r recorder) Close() error                                             { return nil }
 func (r recorder) Addr() net.Addr                                           { return address("x") }
+
+// What is no backup is refused as soon as it is seen, not when it has filled the
+// disk; and a command of a far future never gets into the log, where it would
+// be newer than every check to come.
+func TestGarbageIsRefusedEarly(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		for name, begin := range map[string]string{"zeros": "\x00", "like one": snapshotMagic} {
+			endless := &endless{begin: begin}
+			err := leader.store.Restore(t.Context(), endless, true)
+			if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrNewer) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if endless.read > 1<<20 {
+				t.Errorf("%s: %d bytes were read", name, endless.read)
+			}
+		}
+		own := g.peers["a"].store
+		for clock, want := range map[registry.Stamp]pb.Result_Code{
+			math.MaxUint64: pb.Result_INVALID,
+			registry.StampAt(own.clock.Wall() + 25*time.Hour.Milliseconds()): pb.Result_INVALID,
+			registry.StampAt(own.clock.Wall() + 23*time.Hour.Milliseconds()): pb.Result_DONE,
+		} {
+			cmd, err := proto.Marshal(&pb.Command{Version: 1, Id: binary.BigEndian.AppendUint64(make([]byte, 8), uint64(clock)), Clock: uint64(clock),
+				Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: "s", Value: "v"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			req, err := proto.Marshal(&pb.RaftApplyRequest{Command: cmd})
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := leader.store.ServeApply(t.Context(), "b", req)
+			var resp pb.RaftApplyResponse
+			if err = errors.Join(err, proto.Unmarshal(answer, &resp)); err != nil || resp.Result.GetCode() != want {
+				t.Errorf("clock %v: %v %v", clock, &resp, err)
+			}
+		}
+		g.mustPut("a", "x", "1")
+	})
+}
+
+type endless struct {
+	begin string
+	read  int
+}
+
+func (e *endless) Read(b []byte) (int, error) {
+	n := copy(b, e.begin)
+	e.begin = ""
+	clear(b[n:])
+	e.read += len(b)
+	return len(b), nil
+}

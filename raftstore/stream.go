@@ -95,7 +95,7 @@ func judge(own, other hello) string {
 		return helloUnknown
 	case own.cluster != other.cluster:
 		return helloCluster
-	case other.to != own.from:
+	case other.to != own.from || other.from == own.from:
 		return helloNode
 	case own.generation != other.generation:
 		return helloGeneration
