@@ -35,6 +35,7 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
+	damaged    func()        // Restore could not read what it was given; nil: nobody cares
 	warned     time.Time     // of raft's goroutine
 	shown      atomic.Uint64 // index of the last command that readers see the effects of
 
@@ -166,6 +167,9 @@ func (f *fsm) freeze() *frozen {
 func (f *fsm) Restore(r io.ReadCloser) error {
 	next, err := readTables(r)
 	if err != nil {
+		if f.damaged != nil {
+			f.damaged()
+		}
 		return err
 	}
 	changes := difference(f.tables, next)

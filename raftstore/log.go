@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -477,6 +478,29 @@ func madeAt(id string) time.Time {
 
 func (s *snapshots) last() shot { return *s.newest.Load() }
 
+// discard removes snapshots that have come from another node and cannot be read:
+// with them, this node would not start again.
+func (s *snapshots) discard() {
+	metas, err := s.List()
+	if err != nil {
+		return
+	}
+	newest := shot{}
+	for _, m := range slices.Backward(metas) { // from the oldest on
+		_, r, err := s.Open(m.ID)
+		if err == nil {
+			_, err = CheckSnapshot(r)
+			_ = r.Close()
+		}
+		if errors.Is(err, ErrDamaged) || errors.Is(err, ErrNewer) {
+			_ = os.RemoveAll(filepath.Join(s.dir, m.ID)) // if it stays, the next start says so
+			continue
+		}
+		newest = shot{index: m.Index, config: m.ConfigurationIndex, size: m.Size, at: madeAt(m.ID)}
+	}
+	s.newest.Store(&newest)
+}
+
 // Create begins a snapshot, of this node's tables or one that is received.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, t raft.Transport) (raft.SnapshotSink, error) {
 	begin := time.Now()
@@ -502,6 +526,9 @@ type counted struct {
 }
 
 func (c *counted) Write(b []byte) (int, error) {
+	if c.shot.size == 0 && !bytes.HasPrefix([]byte(snapshotMagic), b[:min(len(b), len(snapshotMagic))]) {
+		return 0, fmt.Errorf("%w: it does not begin like one", ErrDamaged)
+	}
 	n, err := c.SnapshotSink.Write(b)
 	c.shot.size += int64(n)
 	return n, err

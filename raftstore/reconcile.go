@@ -82,6 +82,9 @@ func (s *Store) reconcileLoop() {
 		case <-timer.C:
 		}
 		s.opts.Awake()
+		if s.doubt.Swap(false) {
+			s.ask(s.others())
+		}
 		var wait time.Duration
 		if s.raft.State() == raft.Leader {
 			wait = l.lead(s)
@@ -180,11 +183,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 	var ask []string
 	switch {
 	case leader == "":
-		for _, m := range s.opts.Members() {
-			if m.Alive && m.ID != s.opts.ID {
-				ask = append(ask, m.ID)
-			}
-		}
+		ask = s.others()
 	case !s.caughtUp.Load() && string(leader) != s.opts.ID:
 		ask = []string{string(leader)}
 	}
@@ -265,6 +264,17 @@ func (s *Store) CaughtUp() (bool, string) {
 	return false, *s.unready.Load()
 }
 
+// others are the members that can be asked.
+func (s *Store) others() []string {
+	var ids []string
+	for _, m := range s.opts.Members() {
+		if m.Alive && m.ID != s.opts.ID {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
 // ask asks nodes for their state, all at once; who does not answer in time, or
 // is of another cluster, is missing from the answer.
 func (s *Store) ask(ids []string) map[string]*pb.RaftStateResponse {
@@ -293,7 +303,11 @@ func (s *Store) ask(ids []string) map[string]*pb.RaftStateResponse {
 	}
 	wg.Wait()
 	for _, state := range states {
-		s.sawGeneration(state.Generation)
+		// One that has nothing has its generation by hearsay.
+		if state.Last > 0 {
+			s.readopt(state.Generation)
+			s.sawGeneration(state.Generation)
+		}
 	}
 	return states
 }

@@ -44,6 +44,7 @@ type Store struct {
 	cancel context.CancelFunc
 	goes   sync.WaitGroup
 	wake   chan struct{} // of reconcile
+	doubt  atomic.Bool   // whether the generation of this node is still that of the others
 
 	generation atomic.Uint64 // see newGeneration
 	adopting   sync.Mutex    // held while the files of the generation are written
@@ -89,6 +90,11 @@ func Open(o Options) (_ *Store, err error) {
 	s.unready.Store(new("it has only just started"))
 	s.hint.Store(new(""))
 	s.fsm = newFSM(o.Projection, o.Clock, o.Logger)
+	s.fsm.damaged = func() {
+		if s.log.live.Load() { // else it was there before: nothing is skipped
+			s.snaps.discard()
+		}
+	}
 	undo := []func(){s.cancel}
 	defer func() {
 		if err != nil {
@@ -134,7 +140,8 @@ func Open(o Options) (_ *Store, err error) {
 		own: func() hello {
 			return hello{reason: helloOK, generation: s.generation.Load(), cluster: o.ClusterID(), from: o.ID}
 		},
-		adopt: s.adopt, saw: s.sawGeneration, log: o.Logger, said: bridge.said,
+		adopt: s.adopt, saw: s.heardGeneration, log: o.Logger, said: bridge.said, timeout: o.Timeout, broken: func() { s.metrics.implausible.Inc() },
+		members: func() int { return len(o.Members()) },
 		refused: func(reason string) { s.metrics.refused[reason].Inc() },
 	}
 
@@ -155,7 +162,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.layer.start()
 	s.transport = newTransport(s.ctx, &raft.NetworkTransportConfig{
 		Stream: s.layer, MaxPool: 3, Timeout: o.Timeout, Logger: bridge,
-	}, at.last == 0 && s.snaps.last().index == 0)
+	}, cache, at.last == 0 && s.snaps.last().index == 0, o.Logger, bridge.said, s.metrics.implausible.Inc)
 	undo = append(undo, func() {
 		s.cancel()
 		s.transport.close()
@@ -171,6 +178,7 @@ func Open(o Options) (_ *Store, err error) {
 		}
 		return nil, advise(err)
 	}
+	s.transport.own.Store(s.raft)
 	s.log.live.Store(true)
 	s.observer = raft.NewObserver(nil, false, s.observe)
 	s.raft.RegisterObserver(s.observer)

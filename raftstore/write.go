@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
 )
 
@@ -291,6 +292,9 @@ func (s *Store) ServeApply(ctx context.Context, from string, body []byte) ([]byt
 	switch err := proto.Unmarshal(req.Command, &cmd); {
 	case err != nil || len(cmd.Id) != len(commandID{}):
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "malformed command"}
+	case registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+maxAhead.Milliseconds()):
+		// In the log it would stay: no check would be newer than what it says.
+		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the clock of the node that was asked is ahead by more than a day"}
 	case len(req.Command) > maxCommand:
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the command is too large"}
 	default:

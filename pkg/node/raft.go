@@ -294,7 +294,7 @@ func logError(err error) error {
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
 	case errors.Is(err, raftstore.ErrNotFound):
 		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Hint: "starling raft shows the nodes that the log is kept on"}
-	case errors.Is(err, raftstore.ErrInvalid):
+	case errors.Is(err, raftstore.ErrInvalid), errors.Is(err, raftstore.ErrDamaged), errors.Is(err, raftstore.ErrNewer):
 		return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error(), Hint: "the file must be one that starling backup has written, whole"}
 	}
 	return err
