@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // What can keep a log from being opened. The text of the error says what to do.
@@ -37,6 +38,7 @@ const (
 	snapshotDir = "snapshots" // as the library calls it
 	lockWait    = 2 * time.Second
 	keepShots   = 2
+	needSpace   = 64 << 10
 )
 
 // guard turns panics into errors: bbolt panics at pages that make no sense, and
@@ -66,17 +68,28 @@ func explain(path string, err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrCorrupt):
 		return err
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return fmt.Errorf("%w: %s: is another node running in this data directory?", ErrLocked, path)
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %s: make room and start again: %w", ErrDiskFull, path, err)
-	case errors.Is(err, bbolt.ErrInvalid) || errors.Is(err, bbolt.ErrChecksum) || errors.Is(err, bbolt.ErrInvalidMapping) ||
+	case errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrInvalidMapping) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "file size too small"):
 		return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
-	case errors.Is(err, bbolt.ErrVersionMismatch):
+	case errors.Is(err, bolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%w: %s: %w", ErrNewerLog, path, err)
 	}
 	return fmt.Errorf("the log %s: %w", path, err)
+}
+
+// checkSpace tries whether there is room for a little more: the log may begin
+// with room of its own, and a node would stop at its first writes.
+func checkSpace(dir string) error {
+	path := filepath.Join(dir, "space.tmp")
+	err := os.WriteFile(path, make([]byte, needSpace), 0o600)
+	if rm := os.Remove(path); !errors.Is(rm, os.ErrNotExist) {
+		err = errors.Join(err, rm)
+	}
+	return explain(dir, err)
 }
 
 // A position is what a log on disk holds.
@@ -107,6 +120,10 @@ func checkLog(path string, after uint64) (position, error) {
 		}
 		defer db.Close()
 		return db.View(func(tx *bbolt.Tx) error {
+			// bbolt makes the file longer before it uses what is there then.
+			if st.Size() < tx.Size() {
+				return fmt.Errorf("%s: %w: it has %d bytes of %d", path, ErrCorrupt, st.Size(), tx.Size())
+			}
 			if b := tx.Bucket([]byte("conf")); b != nil {
 				if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
 					return err
@@ -255,7 +272,10 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 		l.stored.Add(int64(len(e.Data)))
 		l.note(e)
 	}
-	return l.check(err)
+	if _ = l.check(err); err != nil && !errors.Is(err, raft.ErrLogNotFound) && l.live.Load() && !l.closing.Load() {
+		runtime.Goexit() // as in SetUint64
+	}
+	return err
 }
 
 func (l *logStore) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
@@ -336,8 +356,8 @@ func (l *logStore) SetUint64(k []byte, v uint64) error {
 	err := l.check(guard(l.path, func() error { return l.bolt.SetUint64(k, v) }))
 	if err != nil && string(k) == "CurrentTerm" && l.live.Load() {
 		// The library would panic and take the node with it, which is of use
-		// without the log, too. Its goroutine ends instead; the store stops the
-		// rest of it (Store.fail).
+		// without the log, too. Its goroutine ends instead, which holds no
+		// lock here; the store stops the rest of it (Store.endLoop).
 		runtime.Goexit()
 	}
 	return err
@@ -395,9 +415,6 @@ type snapshots struct {
 func openSnapshots(dir string, clean bool, logger hclog.Logger) (*snapshots, error) {
 	files, err := raft.NewFileSnapshotStoreWithLogger(dir, keepShots, logger)
 	if err != nil {
-		if err := checkSpace(dir); err != nil {
-			return nil, err
-		}
 		return nil, fmt.Errorf("the snapshots in %s: %w", dir, err)
 	}
 	s := &snapshots{FileSnapshotStore: files, dir: filepath.Join(dir, snapshotDir)}
@@ -446,14 +463,6 @@ func openSnapshots(dir string, clean bool, logger hclog.Logger) (*snapshots, err
 	}
 	s.newest.Store(&shot{index: m.Index, config: m.ConfigurationIndex, size: m.Size, at: madeAt(m.ID)})
 	return s, nil
-}
-
-// checkSpace tries whether a file can be written: the library does not wrap
-// the error that tells.
-func checkSpace(dir string) error {
-	path := filepath.Join(dir, "space")
-	err := os.WriteFile(path, make([]byte, 4096), 0o600)
-	return errors.Join(explain(dir, err), os.Remove(path))
 }
 
 // madeAt reads the time from the name that the library gives a snapshot:
@@ -517,9 +526,10 @@ func (c *counted) end(err error) {
 	}
 	c.ended = true
 	c.shot.at = time.Now()
-	if err == nil {
-		c.store.newest.Store(&c.shot)
-	}
 	c.shot.took = c.shot.at.Sub(c.begin)
+	if err == nil {
+		made := c.shot
+		c.store.newest.Store(&made)
+	}
 	c.store.done(c.shot, c.stored, err)
 }

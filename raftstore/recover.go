@@ -20,6 +20,7 @@ import (
 const (
 	generationFile = "generation" // which history of the cluster the log belongs to
 	discardFile    = "discard"    // the log does not count any more: it is moved away at the next start
+	bootstrapFile  = "bootstrap"  // this node is making the group
 	format         = 1            // of the directory
 	// The upper half of a generation counts the recoveries, the lower half is
 	// random: two nodes that were recovered independently of each other have
@@ -105,6 +106,8 @@ func (s *Store) adopt(g uint64) uint64 {
 
 // sawGeneration is told which generation another node of the cluster has.
 func (s *Store) sawGeneration(g uint64) {
+	s.adopting.Lock()
+	defer s.adopting.Unlock()
 	own := s.generation.Load()
 	if own == 0 || g <= own || s.ended.Load() != nil {
 		return
@@ -237,6 +240,9 @@ func recoverLog(dir, id string) (Info, error) {
 	}
 	generation, err := readGeneration(dir)
 	if err != nil {
+		return Info{}, err
+	}
+	if err := checkSpace(dir); err != nil {
 		return Info{}, err
 	}
 	bridge := newBridge(zap.NewNop())

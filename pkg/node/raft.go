@@ -231,7 +231,7 @@ func (o *operations) Raft() api.Raft {
 	r := api.Raft{Cluster: o.clusterID(), Node: o.life.Node, Name: o.opts.Name, At: time.Now().UTC(), Role: s.Role, Leader: s.Leader,
 		Term: s.Term, Commit: s.Commit, Applied: s.Applied, Last: s.Last, Digest: hex64(s.Digest), Generation: s.Generation,
 		VotersWanted: s.Wanted, Quorum: s.Quorum, AliveVoters: s.AliveVoters, Stale: s.Stale, LogBytes: s.LogBytes,
-		Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
+		Rows: s.Rows, Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
 	r.LeaderName, r.LeaderServer = o.nameAndServer(s.Leader)
 	for _, server := range s.Servers {
 		as := api.RaftServer{ID: server.ID, Voter: server.Voter}
