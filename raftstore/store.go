@@ -51,6 +51,7 @@ type Store struct {
 	endedCh    chan struct{}          // closed when ended is set
 	hint       atomic.Pointer[string] // who leads, as others say while the library does not know
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
+	settled    atomic.Uint64          // newest term in which this node leads and has applied all that was there
 	caughtUp   atomic.Bool
 	unready    atomic.Pointer[string] // why
 
