@@ -125,17 +125,23 @@ func damaged(ctx context.Context, s *stage) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := n.stop(); err != nil {
+	var shots []string
+	if err := until(ctx, 15*time.Second, func() (err error) {
+		if shots, err = filepath.Glob(filepath.Join(n.raft(), "snapshots", "*", "state.bin")); err == nil && len(shots) == 0 {
+			err = errors.New("there is no snapshot to damage")
+		}
+		return err
+	}); err != nil {
 		return "", err
 	}
+	n.kill()
 	path := filepath.Join(n.raft(), "raft.db")
 	f, err := layout(path)
 	if err != nil {
 		return "", err
 	}
-	shots, err := filepath.Glob(filepath.Join(n.raft(), "snapshots", "*", "state.bin"))
-	if err != nil || len(shots) == 0 {
-		return "", fmt.Errorf("there is no snapshot to damage: %w", err)
+	if shots, err = filepath.Glob(filepath.Join(n.raft(), "snapshots", "*", "state.bin")); err != nil {
+		return "", err
 	}
 	leaf := f.leafs[rand.IntN(len(f.leafs))] * f.page
 	damages := []struct {
@@ -273,6 +279,7 @@ func fullDisk(ctx context.Context, s *stage) (string, error) {
 		if !strings.Contains(n.since(mark), "no space left") {
 			return strings.Join(said, "; "), fmt.Errorf("node %s, the %s, does not say that its disk is full: %s", n.name, who, n.lastLine())
 		}
+		n.lastWords(mark)
 		if n.running() {
 			if r, err := raftOf(ctx, n); err != nil || r.Role != "failed" {
 				return "", fmt.Errorf("node %s with a full disk calls itself %v (%w)", n.name, r, err)
@@ -284,8 +291,12 @@ func fullDisk(ctx context.Context, s *stage) (string, error) {
 		if err := judge(ctx, c.others(n), l); err != nil {
 			return strings.Join(said, "; "), err
 		}
-		if err := n.stop(); err != nil {
-			return strings.Join(said, "; "), err
+		if n.running() {
+			if err := n.stop(); err != nil {
+				return strings.Join(said, "; "), err
+			}
+		} else if code := n.cmd.ProcessState.ExitCode(); code != 1 {
+			return strings.Join(said, "; "), fmt.Errorf("node %s ended with status %d", n.name, code)
 		}
 		if who == "follower" {
 			text, err := n.refusesToStart(10 * time.Second)

@@ -146,7 +146,7 @@ func (s *stage) trio(ctx context.Context) (*cluster, *ledger, error) {
 	if s.c != nil {
 		return s.c, s.l, nil
 	}
-	c, err := s.cluster(3, "--raft-snapshot-entries=1000", "--raft-snapshot-every=1s")
+	c, err := s.cluster(3, "--raft-snapshot-entries=400", "--raft-snapshot-every=1s")
 	if err != nil {
 		return nil, nil, err
 	}

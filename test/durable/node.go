@@ -208,6 +208,20 @@ func (n *node) refusesToStart(within time.Duration) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
+// lastWords takes what a process that has ended by itself has said for people
+// for what it was meant to say.
+func (n *node) lastWords(mark int64) {
+	if n.running() {
+		return
+	}
+	text := n.since(mark)
+	if i := strings.Index(text, "\nstarling: "); i >= 0 {
+		for line := range strings.Lines(text[i+1:]) {
+			n.refused = append(n.refused, strings.TrimSpace(line))
+		}
+	}
+}
+
 // diskUse is what the log takes on disk, and the largest file of it.
 func (n *node) diskUse() (total, largest int64) {
 	_ = filepath.WalkDir(n.raft(), func(_ string, e os.DirEntry, err error) error {

@@ -253,7 +253,7 @@ func overrides(ctx context.Context, s *stage) (string, error) {
 				}
 				if listed {
 					mu.Lock()
-					seen = append(seen, fmt.Errorf("%s: node %s gave it to clients", step, n.name))
+					seen = append(seen, fmt.Errorf("%s: node %s gave it to clients at %s", step, n.name, time.Now().UTC().Format("15:04:05.000")))
 					mu.Unlock()
 				}
 				time.Sleep(20 * time.Millisecond)

@@ -205,6 +205,10 @@ func withoutQuorum(ctx context.Context, s *stage) (string, error) {
 		return "", err
 	}
 	last := c.nodes[2]
+	// What it was not told in time that it is safe, it cannot show alone.
+	if err := c.whole(ctx, 10*time.Second); err != nil {
+		return "", err
+	}
 	c.nodes[0].kill()
 	c.nodes[1].kill()
 	killed := time.Now()
