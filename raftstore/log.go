@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"os"
 	"path/filepath"
@@ -112,6 +113,9 @@ func checkLog(path string, after uint64) (position, error) {
 	if err != nil {
 		return at, explain(path, err)
 	}
+	if err := checkHeads(path); err != nil {
+		return at, err
+	}
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true // does not look for free pages, where bbolt panics on a goroutine of its own
@@ -177,6 +181,45 @@ func checkLog(path string, after uint64) (position, error) {
 		return nil
 	})
 	return at, err
+}
+
+// checkHeads looks at the two heads of a bbolt file. bbolt goes on with the older
+// one if the newer one is damaged, and the last thing that was written, a vote
+// or an acknowledged entry, is gone without a word. A write of a head that was
+// cut short is not the reason: a head is within one sector of a disk.
+func checkHeads(path string) error {
+	const (
+		pageHead = 16         // bytes before what is below
+		magic    = 0xED0CDAED // of bbolt
+		size     = 64         // with the sum at its end
+		sumAt    = size - 8
+	)
+	f, err := os.Open(path)
+	if err != nil {
+		return explain(path, err)
+	}
+	defer f.Close()
+	whole := 0
+	// Pages are as large as those of the machine that made the file; a head that
+	// is whole tells.
+	for page := int64(512); page <= 64<<10 && whole < 2; page *= 2 {
+		whole = 0
+		for _, at := range []int64{0, page} {
+			b := make([]byte, size)
+			if _, err := f.ReadAt(b, at+pageHead); err != nil {
+				continue
+			}
+			sum := fnv.New64a()
+			_, _ = sum.Write(b[:sumAt])
+			if binary.NativeEndian.Uint32(b) == magic && int64(binary.NativeEndian.Uint32(b[8:])) == page && binary.NativeEndian.Uint64(b[sumAt:]) == sum.Sum64() {
+				whole++
+			}
+		}
+	}
+	if whole < 2 {
+		return fmt.Errorf("%s: %w: not both of its heads are whole", path, ErrCorrupt)
+	}
+	return nil
 }
 
 // readLog reads an entry and checks it.

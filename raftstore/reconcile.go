@@ -117,6 +117,7 @@ func (l *lookout) lead(s *Store) time.Duration {
 			return impatient // it leads no more, which wakes the loop
 		}
 		l.term = term
+		s.settled.Store(term)
 		l.missing = map[string]time.Time{}
 		s.settled.Store(term)
 		s.zap.Info("this node leads the group", zap.Uint64("term", term))
@@ -194,7 +195,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 			continue
 		}
 		hint = id
-		if !l.hasGoal {
+		if !l.hasGoal && state.Commit > 0 {
 			l.goal, l.hasGoal = state.Applied, true
 		}
 	}
@@ -456,7 +457,17 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() == raft.Leader }
 
 // ServeState answers another node's RaftState.
-func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
+func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+	// Until an entry of its own term is safe, a new leader does not know what
+	// else is, and may not have applied all that was acknowledged: it must not be
+	// taken for the measure.
+	knows := true
+	if s.raft.State() == raft.Leader && s.settled.Load() != s.raft.CurrentTerm() {
+		within, cancel := context.WithTimeout(ctx, askTime/2)
+		_, err := answer(within, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() })
+		cancel()
+		knows = err == nil
+	}
 	st := s.status()
 	role := st.Role
 	if role == "leader" && s.settled.Load() != st.Term {
@@ -466,6 +477,9 @@ func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
+	}
+	if !knows {
+		resp.Commit = 0
 	}
 	for _, server := range st.Servers {
 		resp.Servers = append(resp.Servers, &pb.RaftServer{Id: server.ID, Voter: server.Voter})

@@ -52,6 +52,7 @@ type Store struct {
 	endedCh    chan struct{}          // closed when ended is set
 	hint       atomic.Pointer[string] // who leads, as others say while the library does not know
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
+	settled    atomic.Uint64          // newest term in which this node leads and has applied all that was there
 	caughtUp   atomic.Bool
 	settled    atomic.Uint64          // term in which this node leads and has applied all that was there before
 	unready    atomic.Pointer[string] // why
@@ -119,9 +120,14 @@ func Open(o Options) (_ *Store, err error) {
 
 	bridge := newBridge(o.Logger)
 	if s.snaps, err = openSnapshots(o.Dir, true, bridge); err != nil {
-		return nil, err
+		return nil, advise(err)
 	}
 	path := filepath.Join(o.Dir, logFile)
+	if st, err := os.Stat(path); generation != 0 && (errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0) {
+		// The file is there before the node is in a group. Without it the node
+		// would not know what it has promised.
+		return nil, advise(fmt.Errorf("%w: %s is missing or empty", ErrCorrupt, path))
+	}
 	at, err := checkLog(path, s.snaps.last().index)
 	if err != nil {
 		return nil, advise(err)
@@ -199,7 +205,7 @@ func advise(err error) error {
 	if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "move") {
 		return err
 	}
-	return fmt.Errorf("%w (if other nodes have the data, move the directory away and start again: the node gets it from them; else restore a backup)", err)
+	return fmt.Errorf("%w (if other nodes have the data, move the whole data directory away, not only its part raft, and start again: a new node then gets it from them; else restore a backup)", err)
 }
 
 // makeDir makes the directory, and moves one away that does not count any more.

@@ -150,12 +150,50 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddres
 	if err != nil {
 		return nil, err
 	}
-	return pipeline{p}, nil
+	out := &pipeline{AppendPipeline: p, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	t.goes.Go(out.pass)
+	return out, nil
 }
 
-type pipeline struct{ raft.AppendPipeline }
+// A pipeline ends with the first answer that is no success. The library stops
+// reading answers then, but may send once more before it notices, and its own
+// pipeline has no room for that: it would hang there until this node leads no
+// more, and replicate nothing to a follower whose disk was full for a moment
+// (hashicorp/raft issue 612).
+type pipeline struct {
+	raft.AppendPipeline
+	answers chan raft.AppendFuture
+	closed  chan struct{}
+	once    sync.Once
+}
 
-func (p pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.answers }
+
+func (p *pipeline) pass() {
+	for {
+		select {
+		case f := <-p.AppendPipeline.Consumer():
+			failed := f.Error() != nil || !f.Response().Success
+			select {
+			case p.answers <- f:
+			case <-p.closed:
+				return
+			}
+			if failed {
+				_ = p.AppendPipeline.Close() // the library's, which always succeeds
+			}
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+func (p *pipeline) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.AppendPipeline.Close()
+}
+
+func (p *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	cut(req)
 	return p.AppendPipeline.AppendEntries(req, resp)
 }
