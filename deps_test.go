@@ -66,6 +66,12 @@ var imports = []struct {
 	{"cluster", []string{"proto"}, []string{"github.com/hashicorp/memberlist", grpc, "google.golang.org/protobuf/proto", zap, prometheus},
 		[]string{module + "/test/simnet", "github.com/prometheus/client_model"}},
 
+	// Like distro it is told who is a member and how to reach it.
+	{"raftstore", []string{"pkg/registry", "proto"},
+		[]string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog",
+			zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"},
+		[]string{module + "/test/simnet"}},
+
 	// These never see each other; pkg/node connects them. What a beat does is
 	// only seen with both halves, so the tests of one have the other.
 	{"pkg/health", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus, "github.com/go-sql-driver/mysql"}, nil},

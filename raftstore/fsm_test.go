@@ -500,7 +500,6 @@ func TestOldestResultsAreForgotten(t *testing.T) {
 		if len(d.ring) != maxDone || len(d.at) != maxDone || d.texts != texts || texts > maxDoneTexts {
 			t.Fatalf("%d results, %d ids, texts of %d bytes, said to be %d", len(d.ring), len(d.at), texts, d.texts)
 		}
-		s.check(t)
 	}
 	check()
 	if r := s.Apply(entry(maxDone+101, logs[100].Data)).(*pb.Result); r.GetIndex() != 101 {
@@ -522,6 +521,7 @@ func TestOldestResultsAreForgotten(t *testing.T) {
 		}
 	}
 	check()
+	s.check(t)
 	if !bytes.Equal(s.bytes(t), again.bytes(t)) {
 		t.Error("the snapshots differ")
 	}
@@ -546,7 +546,7 @@ func TestClockFollowsTheLog(t *testing.T) {
 		s := newScript(t)
 		put := func(n int, clock registry.Stamp) {
 			cmd := putInstance(func(i *pb.Instance) { i.Port = uint32(n) })
-			cmd.Id, cmd.Clock, cmd.Version = []byte(fmt.Sprintf("%016d", n)), uint64(clock), 1
+			cmd.Id, cmd.Clock, cmd.Version = fmt.Appendf(nil, "%016d", n), uint64(clock), 1
 			if r := s.again(cmd); r.GetCode() != pb.Result_DONE {
 				t.Fatal(r)
 			}
@@ -560,14 +560,14 @@ func TestClockFollowsTheLog(t *testing.T) {
 			t.Errorf("%v is not after %v", now.Time(), ahead.Time())
 		}
 		put(2, registry.StampAt(time.Now().Add(1000*24*time.Hour).UnixMilli()))
-		if now := s.fsm.clock.Now().Time(); now.Sub(time.Now()) > maxAhead+time.Second {
+		if now := s.fsm.clock.Now().Time(); time.Until(now) > maxAhead+time.Second {
 			t.Errorf("the clock is at %v", now)
 		}
 		later := newMachine()
 		if err := later.Restore(io.NopCloser(bytes.NewReader(s.bytes(t)))); err != nil {
 			t.Fatal(err)
 		}
-		if now := later.fsm.clock.Now(); now <= ahead || now.Time().Sub(time.Now()) > maxAhead+time.Second {
+		if now := later.fsm.clock.Now(); now <= ahead || time.Until(now.Time()) > maxAhead+time.Second {
 			t.Errorf("after a restore the clock is at %v", now.Time())
 		}
 	})
@@ -579,7 +579,7 @@ func TestOneCommitForABatch(t *testing.T) {
 	var logs []*raft.Log
 	for n, cmd := range []*pb.Command{putInstance(nil), removeInstance(), putInstance(func(i *pb.Instance) { i.Weight = 2 }),
 		putOverride(func(op *pb.PutOverride) { op.Enabled = new(false) }), putService(nil), putService(func(op *pb.PutService) { op.ProtectThreshold = 1 })} {
-		cmd.Id, cmd.Clock, cmd.Version = []byte(fmt.Sprintf("%016d", n)), uint64(stamp(uint64(n))), 1
+		cmd.Id, cmd.Clock, cmd.Version = fmt.Appendf(nil, "%016d", n), uint64(stamp(uint64(n))), 1
 		logs = append(logs, entry(uint64(n+1), encode(t, cmd)))
 	}
 	logs = append(logs, &raft.Log{Index: 7, Type: raft.LogConfiguration})

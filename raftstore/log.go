@@ -37,6 +37,7 @@ const (
 	snapshotDir = "snapshots" // as the library calls it
 	lockWait    = 2 * time.Second
 	keepShots   = 2
+	needSpace   = 64 << 10
 )
 
 // guard turns panics into errors: bbolt panics at pages that make no sense, and
@@ -79,6 +80,17 @@ func explain(path string, err error) error {
 	return fmt.Errorf("the log %s: %w", path, err)
 }
 
+// checkSpace tries whether there is room for a little more: the log may begin
+// with room of its own, and a node would stop at its first writes.
+func checkSpace(dir string) error {
+	path := filepath.Join(dir, "space.tmp")
+	err := os.WriteFile(path, make([]byte, needSpace), 0o600)
+	if rm := os.Remove(path); !errors.Is(rm, os.ErrNotExist) {
+		err = errors.Join(err, rm)
+	}
+	return explain(dir, err)
+}
+
 // A position is what a log on disk holds.
 type position struct {
 	first, last uint64 // 0: it is empty
@@ -107,6 +119,10 @@ func checkLog(path string, after uint64) (position, error) {
 		}
 		defer db.Close()
 		return db.View(func(tx *bbolt.Tx) error {
+			// bbolt makes the file longer before it uses what is there then.
+			if st.Size() < tx.Size() {
+				return fmt.Errorf("%s: %w: it has %d bytes of %d", path, ErrCorrupt, st.Size(), tx.Size())
+			}
 			if b := tx.Bucket([]byte("conf")); b != nil {
 				if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
 					return err
@@ -395,9 +411,6 @@ type snapshots struct {
 func openSnapshots(dir string, clean bool, logger hclog.Logger) (*snapshots, error) {
 	files, err := raft.NewFileSnapshotStoreWithLogger(dir, keepShots, logger)
 	if err != nil {
-		if err := checkSpace(dir); err != nil {
-			return nil, err
-		}
 		return nil, fmt.Errorf("the snapshots in %s: %w", dir, err)
 	}
 	s := &snapshots{FileSnapshotStore: files, dir: filepath.Join(dir, snapshotDir)}
@@ -446,14 +459,6 @@ func openSnapshots(dir string, clean bool, logger hclog.Logger) (*snapshots, err
 	}
 	s.newest.Store(&shot{index: m.Index, config: m.ConfigurationIndex, size: m.Size, at: madeAt(m.ID)})
 	return s, nil
-}
-
-// checkSpace tries whether a file can be written: the library does not wrap
-// the error that tells.
-func checkSpace(dir string) error {
-	path := filepath.Join(dir, "space")
-	err := os.WriteFile(path, make([]byte, 4096), 0o600)
-	return errors.Join(explain(dir, err), os.Remove(path))
 }
 
 // madeAt reads the time from the name that the library gives a snapshot:

@@ -105,6 +105,8 @@ func (s *Store) adopt(g uint64) uint64 {
 
 // sawGeneration is told which generation another node of the cluster has.
 func (s *Store) sawGeneration(g uint64) {
+	s.adopting.Lock()
+	defer s.adopting.Unlock()
 	own := s.generation.Load()
 	if own == 0 || g <= own || s.ended.Load() != nil {
 		return
@@ -237,6 +239,9 @@ func recoverLog(dir, id string) (Info, error) {
 	}
 	generation, err := readGeneration(dir)
 	if err != nil {
+		return Info{}, err
+	}
+	if err := checkSpace(dir); err != nil {
 		return Info{}, err
 	}
 	bridge := newBridge(zap.NewNop())

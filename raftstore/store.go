@@ -46,7 +46,7 @@ type Store struct {
 	wake   chan struct{} // of reconcile
 
 	generation atomic.Uint64 // see newGeneration
-	adopting   sync.Mutex
+	adopting   sync.Mutex    // held while the files of the generation are written
 	ended      atomic.Pointer[ending]
 	endedCh    chan struct{}          // closed when ended is set
 	hint       atomic.Pointer[string] // who leads, as others say while the library does not know
@@ -106,6 +106,9 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s.generation.Store(generation)
+	if err := checkSpace(o.Dir); err != nil {
+		return nil, err
+	}
 
 	bridge := newBridge(o.Logger)
 	if s.snaps, err = openSnapshots(o.Dir, true, bridge); err != nil {
@@ -153,6 +156,7 @@ func Open(o Options) (_ *Store, err error) {
 		Stream: s.layer, MaxPool: 3, Timeout: o.Timeout, Logger: bridge,
 	}, at.last == 0 && s.snaps.last().index == 0)
 	undo = append(undo, func() {
+		s.cancel()
 		s.transport.close()
 		s.layer.wait()
 	})
