@@ -93,7 +93,7 @@ var imports = []struct {
 	// the binary.
 	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
-	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist"}, nil},
+	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},
 	// The server that does nothing but gRPC, with the codec and the bytes of
 	// a node.
