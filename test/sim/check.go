@@ -112,10 +112,15 @@ func failure(at time.Duration, promise, text string) string {
 	return fmt.Sprintf("[%.3fs] %s: %s", at.Seconds(), promise, text)
 }
 
-// aloneFor is how long a node has reached no other.
+// aloneFor is how long a node has reached no other, of several.
 func (k *checker) aloneFor(node int) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for b, n := range k.c.nodes {
+		if up, frozen, _ := n.state(); len(k.c.nodes) == 1 || b != node && up && !frozen && k.reachesLocked(node, b) {
+			return 0
+		}
+	}
 	return k.c.now() - k.company[node]
 }
 

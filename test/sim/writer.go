@@ -188,7 +188,7 @@ func (w *writer) write(n *Node, o op) outcome {
 	}
 	alone := began > aloneTime && w.c.check.aloneFor(n.id) > aloneTime
 	switch {
-	case alone && a.outcome == acked && len(w.c.nodes) > 1:
+	case alone && a.outcome == acked:
 		w.c.check.fail("lost", "node%d has been alone for %.1f s and takes a write: %v", n.id, began.Seconds(), o)
 	case alone && (took > limitNoQuorum+writeSlack || a.reached && a.outcome != refused && !strings.Contains(a.text, nacos.NoLeader)):
 		w.c.check.fail("slow", "node%d has been alone for %.1f s and answers a write after %.3f s: %s (%v)", n.id, began.Seconds(), took.Seconds(), a.text, o)
