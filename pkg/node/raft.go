@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -78,6 +79,18 @@ func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, strin
 			return nil, errors.Join(err, conn.Close())
 		}
 		return secret, nil
+	}
+}
+
+// raftCall asks another node. Without a connection to it nothing was sent, so
+// that who writes hears that there is no leader, and not that nobody knows.
+func raftCall(members *cluster.Cluster) func(context.Context, string, string, []byte) ([]byte, error) {
+	return func(ctx context.Context, to, method string, body []byte) ([]byte, error) {
+		answer, err := members.Call(ctx, to, method, body)
+		if errors.Is(err, cluster.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", raftstore.ErrNotSent, err)
+		}
+		return answer, err
 	}
 }
 
