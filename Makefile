@@ -55,15 +55,15 @@ check: ## formatting, analysers, imports between packages, tidiness of go.mod
 # timers while others fire: they use one context of it at the same time. What has
 # whole clusters in a bubble runs on one; what the detector finds, it finds there
 # too.
-CLUSTERS := ./test/sim/... ./distro ./cluster
+CLUSTERS := ./test/sim/... ./distro ./cluster ./raftstore
 
 unit: ## all tests of the main module, with the race detector
-	go test -race -shuffle=on -count=1 $$(go list ./... | grep -vE '/(test/sim|test/sim/mutants|distro|cluster)$$')
+	go test -race -shuffle=on -count=1 $$(go list ./... | grep -vE '/(test/sim|test/sim/mutants|distro|cluster|raftstore)$$')
 	go test -race -shuffle=on -count=1 -cpu=1 $(CLUSTERS)
 
 # The scenarios of what there is. The others (service, catalog, operator, v2
 # and v3 endpoints, persistent instances) join with the APIs that they are of.
-GOLDEN := ^(0[1346789]|10|21|5.|60|70)-
+GOLDEN := ^(0[1346789]|1[02456]|21|32|4[023]|5.|60|7[024])-
 
 # Connecting, not binding, tells which ports are free: nothing more is at hand
 # in a shell. -902 and the others are not opened by a single node.

@@ -55,11 +55,6 @@ var imports = []struct {
 	// see cluster.
 	{"distro", []string{"pkg/registry", "proto"},
 		[]string{zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"}, nil},
-	// Like distro it is told of nodes. The registry is where its tables show.
-	{"raftstore", []string{"pkg/registry", "proto"},
-		[]string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog", zap, prometheus,
-			"google.golang.org/protobuf", "github.com/cespare/xxhash/v2"},
-		[]string{module + "/test/simnet"}},
 	{"pkg/push", []string{"pkg/registry", "pkg/nacos"}, []string{zap, prometheus}, nil},
 
 	// Of proto only the Hello: what else goes through it is bytes.

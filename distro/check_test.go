@@ -162,6 +162,15 @@ func TestWriteCheck(t *testing.T) {
 			c.Cluster = fmt.Sprint(n)
 			d.WriteCheck(c)
 		}
-		written(2*writeBatch, 0)
+		if d.dirty.clean() {
+			t.Error("nothing is to be written")
+		}
+		for range 2 { // one lock of the life after the other
+			before := d.own.applied
+			if !d.writeSome() || d.own.applied != before+writeBatch {
+				t.Errorf("%d checks at once", d.own.applied-before)
+			}
+		}
+		written(0, 0)
 	})
 }

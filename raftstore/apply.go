@@ -1,6 +1,8 @@
 package raftstore
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +16,7 @@ import (
 // command, so that it comes to the same on every node.
 func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	clock := registry.Stamp(cmd.GetClock())
+	b.clock = clock
 	switch op := cmd.GetOp().(type) {
 	case *pb.Command_PutInstance:
 		return t.putInstance(op.PutInstance, clock, b)
@@ -55,7 +58,7 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	case *pb.Command_RemoveRole:
 		return removed(unset(t, t.roles, op.RemoveRole.GetRole(), appendRoleRow), "role", op.RemoveRole.GetRole())
 	}
-	return invalid(fmt.Errorf("the command says nothing"))
+	return invalid(errors.New("the command says nothing"))
 }
 
 func refuse(code pb.Result_Code, format string, args ...any) *pb.Result {
@@ -199,7 +202,7 @@ func (t *tables) describe(key registry.ServiceKey, meta *registry.ServiceMeta, b
 	if len(row) > maxDescribed {
 		return invalid(fmt.Errorf("service %s has more than %d bytes of settings", key.Grouped(), maxDescribed))
 	}
-	if s := t.services[key]; s != nil && s.meta != nil && string(appendServiceRow(nil, key, s.meta)) == string(row) {
+	if s := t.services[key]; s != nil && s.meta != nil && bytes.Equal(appendServiceRow(nil, key, s.meta), row) {
 		return nil
 	}
 	s := t.writable(key)
@@ -216,6 +219,7 @@ func (t *tables) removeService(op *pb.RemoveService, b *batch) *pb.Result {
 	s := t.services[key]
 	switch {
 	case s == nil:
+		b.described(key, nil)                                                      // one that only waits to be cleaned up goes from the lists
 		return refuse(pb.Result_NOT_FOUND, "service %s not found!", key.Grouped()) // S5
 	case len(s.instances) > 0:
 		return refuse(pb.Result_NOT_EMPTY, "Service %s is not empty, can't be delete. Please unregister instance first", key.Grouped())
@@ -365,6 +369,7 @@ func (t *tables) removeUser(name string) *pb.Result {
 // service and in it the last state of each instance and edit: readers get one
 // new picture of a service whatever the number of commands.
 type batch struct {
+	clock   registry.Stamp // of the command that is carried out
 	changes []registry.Change
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
@@ -399,7 +404,7 @@ func (b *batch) instance(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Instances = append(c.Instances, registry.PersistentChange{})
 	}
-	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause}
+	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
 }
 
 func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
@@ -412,7 +417,7 @@ func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Overrides = append(c.Overrides, registry.OverrideChange{})
 	}
-	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause}
+	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
 }
 
 func (b *batch) described(key registry.ServiceKey, meta *registry.ServiceMeta) {
@@ -423,11 +428,15 @@ func (b *batch) described(key registry.ServiceKey, meta *registry.ServiceMeta) {
 // difference is what has to be told of the step from old tables to others.
 // Rows that are the same in both are those of the old ones afterwards: their
 // readers keep them.
-func difference(old, next *tables) []registry.Change {
-	var b batch
+func difference(old, next *tables) (changes []registry.Change) {
+	add := func(was, is *service) {
+		if c := differ(was, is); c.Described || len(c.Instances) > 0 || len(c.Overrides) > 0 {
+			changes = append(changes, c)
+		}
+	}
 	for key, was := range old.services {
 		if next.services[key] == nil {
-			differ(&b, was, &service{key: key})
+			add(was, &service{key: key})
 		}
 	}
 	for key, is := range next.services {
@@ -435,25 +444,29 @@ func difference(old, next *tables) []registry.Change {
 		if was == nil {
 			was = &service{key: key}
 		}
-		differ(&b, was, is)
+		add(was, is)
 	}
-	return b.changes
+	return changes
 }
 
-func differ(b *batch, was, is *service) {
+func differ(was, is *service) registry.Change {
 	key := is.key
-	if was.meta != nil || is.meta != nil {
-		if was.meta == nil || is.meta == nil || string(appendServiceRow(nil, key, was.meta)) != string(appendServiceRow(nil, key, is.meta)) {
-			b.described(key, is.meta)
-		} else {
-			is.meta = was.meta
-		}
+	c := registry.Change{Service: key}
+	switch {
+	case was.meta == nil && is.meta == nil:
+	case was.meta != nil && is.meta != nil && bytes.Equal(appendServiceRow(nil, key, was.meta), appendServiceRow(nil, key, is.meta)):
+		is.meta = was.meta
+	default:
+		c.Described, c.Meta = true, is.meta
+	}
+	instance := func(k registry.InstanceKey, is *registry.Persistent, cause registry.Cause) {
+		c.Instances = append(c.Instances, registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause})
 	}
 	for _, i := range was.instances {
 		if at, there := is.instance(i.IP, i.Port); !there {
-			b.instance(key, i.InstanceKey, nil, registry.CauseDeregistered)
+			instance(i.InstanceKey, nil, registry.CauseDeregistered)
 		} else if is.instances[at].Cluster != i.Cluster {
-			b.instance(key, i.InstanceKey, nil, registry.CauseReplaced)
+			instance(i.InstanceKey, nil, registry.CauseReplaced)
 		}
 	}
 	for n, i := range is.instances {
@@ -467,19 +480,22 @@ func differ(b *batch, was, is *service) {
 				cause = registry.CauseChanged
 			}
 		}
-		b.instance(key, i.InstanceKey, &i.Persistent, cause)
+		instance(i.InstanceKey, &i.Persistent, cause)
+	}
+	override := func(k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
+		c.Overrides = append(c.Overrides, registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause})
 	}
 	for _, o := range was.overrides {
 		if _, there := is.override(o.InstanceKey); !there {
-			b.override(key, o.InstanceKey, nil, registry.CauseOverrideEnded)
+			override(o.InstanceKey, nil, registry.CauseOverrideEnded)
 		}
 	}
 	for n, o := range is.overrides {
-		if at, there := was.override(o.InstanceKey); there &&
-			string(appendOverrideRow(nil, key, was.overrides[at])) == string(appendOverrideRow(nil, key, o)) {
+		if at, there := was.override(o.InstanceKey); there && bytes.Equal(appendOverrideRow(nil, key, was.overrides[at]), appendOverrideRow(nil, key, o)) {
 			is.overrides[n] = was.overrides[at]
 			continue
 		}
-		b.override(key, o.InstanceKey, &o.Override, registry.CauseOperator)
+		override(o.InstanceKey, &o.Override, registry.CauseOperator)
 	}
+	return c
 }

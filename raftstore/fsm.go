@@ -17,8 +17,8 @@ import (
 // A Projection shows the tables to readers.
 type Projection interface {
 	// Commit is called on the goroutine that applies the log, in its order,
-	// with each service at most once. It must not block. What it is given is
-	// not changed any more.
+	// with each service at most once; while a store is opened, on that of
+	// Open. It must not block. What it is given is not changed any more.
 	Commit([]registry.Change)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"strings"
 	"sync"
 	"time"
 
@@ -86,7 +87,8 @@ func (b *bridge) Log(level hclog.Level, msg string, args ...any) {
 		return
 	}
 	fields := make([]zap.Field, 0, 4)
-	key := msg
+	var key strings.Builder
+	key.WriteString(msg)
 	for _, list := range [][]any{b.implied, args} {
 		for i := 0; i+1 < len(list); i += 2 {
 			k, v := fmt.Sprint(list[i]), list[i+1]
@@ -94,13 +96,13 @@ func (b *bridge) Log(level hclog.Level, msg string, args ...any) {
 				v = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
 			}
 			if k == "peer" || k == "target" || k == "id" {
-				key += fmt.Sprint(" ", v)
+				key.WriteString(fmt.Sprint(" ", v))
 			}
 			fields = append(fields, zap.Any(k, v))
 		}
 	}
 	if to == zapcore.WarnLevel {
-		missed, ok := b.said.now(key)
+		missed, ok := b.said.now(key.String())
 		if !ok {
 			return
 		}

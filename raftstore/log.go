@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // What can keep a log from being opened. The text of the error says what to do.
@@ -67,14 +68,14 @@ func explain(path string, err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrCorrupt):
 		return err
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bolterrors.ErrTimeout):
 		return fmt.Errorf("%w: %s: is another node running in this data directory?", ErrLocked, path)
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %s: make room and start again: %w", ErrDiskFull, path, err)
-	case errors.Is(err, bbolt.ErrInvalid) || errors.Is(err, bbolt.ErrChecksum) || errors.Is(err, bbolt.ErrInvalidMapping) ||
+	case errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrInvalidMapping) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "file size too small"):
 		return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
-	case errors.Is(err, bbolt.ErrVersionMismatch):
+	case errors.Is(err, bolterrors.ErrVersionMismatch):
 		return fmt.Errorf("%w: %s: %w", ErrNewerLog, path, err)
 	}
 	return fmt.Errorf("the log %s: %w", path, err)
@@ -271,7 +272,10 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 		l.stored.Add(int64(len(e.Data)))
 		l.note(e)
 	}
-	return l.check(err)
+	if _ = l.check(err); err != nil && !errors.Is(err, raft.ErrLogNotFound) && l.live.Load() && !l.closing.Load() {
+		runtime.Goexit() // as in SetUint64
+	}
+	return err
 }
 
 func (l *logStore) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
@@ -352,8 +356,8 @@ func (l *logStore) SetUint64(k []byte, v uint64) error {
 	err := l.check(guard(l.path, func() error { return l.bolt.SetUint64(k, v) }))
 	if err != nil && string(k) == "CurrentTerm" && l.live.Load() {
 		// The library would panic and take the node with it, which is of use
-		// without the log, too. Its goroutine ends instead; the store stops the
-		// rest of it (Store.fail).
+		// without the log, too. Its goroutine ends instead, which holds no
+		// lock here; the store stops the rest of it (Store.endLoop).
 		runtime.Goexit()
 	}
 	return err
@@ -522,9 +526,10 @@ func (c *counted) end(err error) {
 	}
 	c.ended = true
 	c.shot.at = time.Now()
-	if err == nil {
-		c.store.newest.Store(&c.shot)
-	}
 	c.shot.took = c.shot.at.Sub(c.begin)
+	if err == nil {
+		made := c.shot
+		c.store.newest.Store(&made)
+	}
 	c.store.done(c.shot, c.stored, err)
 }

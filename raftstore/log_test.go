@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // oneNode leaves the directory of a node that has written something; behind
@@ -235,9 +237,9 @@ func TestExplain(t *testing.T) {
 	for _, c := range []struct{ err, want error }{
 		{&fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, ErrDiskFull},
 		{&fs.PathError{Op: "write", Path: "x", Err: syscall.EDQUOT}, ErrDiskFull},
-		{bbolt.ErrTimeout, ErrLocked},
-		{bbolt.ErrChecksum, ErrCorrupt},
-		{bbolt.ErrVersionMismatch, ErrNewerLog},
+		{bolterrors.ErrTimeout, ErrLocked},
+		{bolterrors.ErrChecksum, ErrCorrupt},
+		{bolterrors.ErrVersionMismatch, ErrNewerLog},
 	} {
 		if got := explain("x", c.err); !errors.Is(got, c.want) || !errors.Is(got, c.err) && c.want != ErrLocked {
 			t.Errorf("%v: %v", c.err, got)
@@ -317,5 +319,66 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%d of %d acknowledged writes are there", n, acknowledged)
 		}
 		g.mustPut("a", "again", "1")
+	})
+}
+
+// An entry that cannot be read any more: the library would panic on a
+// goroutine of its own.
+func TestReadFails(t *testing.T) {
+	bubble(t, "a", func(t *testing.T, g *group) {
+		a := g.peers["a"]
+		g.start("a")
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		g.awaitLeader()
+		if err := a.store.log.bolt.Close(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan bool)
+		go func() {
+			returned := false
+			defer func() { ended <- returned }()
+			_ = a.store.log.GetLog(1, new(raft.Log))
+			returned = true
+		}()
+		if <-ended {
+			t.Error("the library would go on")
+		}
+		g.await("the failure", time.Second, func() bool { return a.store.Status().Role == "failed" })
+	})
+}
+
+// A node that ended in the middle of making the group makes it at the next
+// start; one that lost its log does not make another.
+func TestBootstrapOnce(t *testing.T) {
+	bubble(t, "a", func(t *testing.T, g *group) {
+		a := g.peers["a"]
+		g.start("a")
+		g.kill("a")
+		if err := errors.Join(writeFile(a.dir, bootstrapFile, ""), writeGeneration(a.dir, newGeneration(0))); err != nil {
+			t.Fatal(err)
+		}
+		g.start("a")
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		g.awaitLeader()
+		g.mustPut("a", "x", "1")
+		g.kill("a")
+		if err := os.Remove(filepath.Join(a.dir, logFile)); err != nil {
+			t.Fatal(err)
+		}
+		g.start("a")
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		if g.leader() != nil {
+			t.Error("a second group was made")
+		}
+		if err := a.store.Bootstrap([]string{"b"}); err != nil {
+			t.Error(err) // a no-op, too
+		}
 	})
 }

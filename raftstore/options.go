@@ -26,7 +26,7 @@ type Member struct {
 	// Alive: it answers. Left: it is not, and said so before it went.
 	Alive, Left bool
 	Since       time.Time // of this state
-	Commands    uint32    // newest Command.version that it applies
+	Commands    uint32    // newest Command.version that it applies; 0: it knows of no log
 }
 
 // Options is what a store needs to know. [DefaultOptions] has the durations
@@ -45,7 +45,8 @@ type Options struct {
 	// may be nil without a Listener, and so may Call.
 	Dial func(ctx context.Context, id string) (net.Conn, error)
 	// Call calls a method of the peer service of a node: "RaftApply" and
-	// "RaftState".
+	// "RaftState". An error that wraps ErrNotSent promises that nothing was
+	// sent: it makes ErrNoLeader of what is ErrUnknownOutcome otherwise.
 	Call func(ctx context.Context, to, method string, body []byte) ([]byte, error)
 	// Members is the newest view, this node included. It must not block.
 	Members func() []Member
@@ -58,11 +59,11 @@ type Options struct {
 	Awake func()
 	// Superseded is called once, on a goroutine of its own, when the cluster
 	// was recovered without this node: what its log holds does not count any
-	// more. It must be started again, and begins with an empty log then.
+	// more. It must be started again, and begins with an empty log then. Close
+	// waits for the call, so it must not call Close.
 	Superseded func()
-	// Failed is called once, on a goroutine of its own, when the log can no
-	// longer be written or read. The store takes no part in the group from
-	// then on.
+	// Failed is called once, like Superseded, when the log can no longer be
+	// written or read. The store takes no part in the group from then on.
 	Failed func(error)
 
 	Heartbeat time.Duration // a follower that hears nothing for so long holds an election

@@ -56,7 +56,7 @@ type situation struct {
 // plan is the next step from the configuration that there is to the one that
 // there should be. Its rules, the first that applies:
 //
-//  1. A member that is alive gets the log.
+//  1. A member that is alive, and of a release that knows the log, gets it.
 //  2. While there are too few voters, one that is alive and has caught up
 //     becomes one. An even number of more than two is avoided.
 //  3. A voter that crashed long ago, or has left, is replaced: first another
@@ -116,7 +116,7 @@ func plan(s situation) step {
 	}
 	var strangers []string
 	for _, m := range s.members {
-		if m.Alive && !known[m.ID] {
+		if m.Alive && m.Commands > 0 && !known[m.ID] {
 			strangers = append(strangers, m.ID)
 		}
 	}

@@ -12,22 +12,24 @@ import (
 // situationOf reads a situation from a text: servers, then others. A voter is
 // upper case. Behind the name: nothing, it is alive; x, it crashed long ago;
 // ?, just now; <, it left long ago; ~, just now; -, it is no member; and for
-// one that is alive, . if it has not caught up. The leader is the first voter
+// one that is alive, . if it has not caught up and 0 if it knows of no log. The leader is the first voter
 // that is alive.
 func situationOf(servers, strangers string) situation {
 	now := time.Unix(1_000_000, 0)
 	s := situation{caughtUp: map[string]bool{}, missing: map[string]time.Time{}, now: now,
 		replaceAfter: time.Minute, removeLeftAfter: 5 * time.Minute, forgetAfter: 24 * time.Hour}
 	for i, list := range []string{servers, strangers} {
-		for _, f := range strings.Fields(list) {
+		for f := range strings.FieldsSeq(list) {
 			name, mark := f[:1], f[1:]
 			id := strings.ToLower(name)
-			m := Member{ID: id, Alive: mark == "" || mark == ".", Left: mark == "<" || mark == "~", Since: now.Add(-2 * time.Minute)}
+			m := Member{ID: id, Alive: mark == "" || mark == ".", Left: mark == "<" || mark == "~", Commands: CommandVersion, Since: now.Add(-2 * time.Minute)}
 			switch mark {
 			case "?":
 				m.Since = now.Add(-30 * time.Second)
 			case "<":
 				m.Since = now.Add(-6 * time.Minute)
+			case "0":
+				m.Alive, m.Commands = true, 0
 			case "!":
 				m.Since = now.Add(-25 * time.Hour)
 			}
@@ -62,6 +64,7 @@ func TestPlan(t *testing.T) {
 		{"A", "c b.", "add_nonvoter b"},
 		{"A", "b?", " "},
 		{"A", "b<", " "},
+		{"A", "b0", " "},
 		{"A b", "c", "add_nonvoter c"},
 		// Promotion.
 		{"A b", "", "promote b"},
@@ -78,6 +81,7 @@ func TestPlan(t *testing.T) {
 		{"A B Cx", "", " "},
 		{"A B Cx d", "", "promote d"},
 		{"A B C- d", "", "promote d"},
+		{"A Bx Cx d", "", " "}, // it cannot lead any more; membership knows first
 		{"A B C? d", "", " "},
 		{"A B Cx d.", "", " "},
 		{"A B Cx D", "", "remove c"},
@@ -125,7 +129,7 @@ func TestPlanIsSafe(t *testing.T) {
 			s.now = s.now.Add(time.Duration(r.IntN(600)) * time.Second)
 			switch i := r.IntN(len(s.members)); {
 			case r.IntN(3) == 0 && len(s.members) < 12:
-				s.members = append(s.members, Member{ID: string(name), Alive: true, Since: s.now})
+				s.members = append(s.members, Member{ID: string(name), Alive: true, Commands: CommandVersion, Since: s.now})
 				name++
 			case s.members[i].ID == s.self:
 			case s.members[i].Alive:

@@ -417,7 +417,7 @@ func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() ==
 
 // ServeState answers another node's RaftState.
 func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
-	st := s.Status()
+	st := s.status()
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
@@ -430,6 +430,12 @@ func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
 
 // Status is how things are now. Its parts are not of exactly the same moment.
 func (s *Store) Status() Status {
+	st := s.status()
+	st.Rows = s.fsm.rows()
+	return st
+}
+
+func (s *Store) status() Status {
 	members := s.opts.Members()
 	last := s.snaps.last()
 	index, sum := s.fsm.digest()
@@ -439,7 +445,6 @@ func (s *Store) Status() Status {
 		Generation: s.generation.Load() >> generationShift,
 		Servers:    servers(s.configuration(), members),
 		LogBytes:   s.log.sinceSnapshot(), LastSnapshot: last.at, SnapshotSize: last.size,
-		Rows: s.fsm.rows(),
 	}
 	voters := 0
 	for _, server := range st.Servers {

@@ -20,6 +20,7 @@ import (
 const (
 	generationFile = "generation" // which history of the cluster the log belongs to
 	discardFile    = "discard"    // the log does not count any more: it is moved away at the next start
+	bootstrapFile  = "bootstrap"  // this node is making the group
 	format         = 1            // of the directory
 	// The upper half of a generation counts the recoveries, the lower half is
 	// random: two nodes that were recovered independently of each other have

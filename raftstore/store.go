@@ -222,11 +222,14 @@ func makeDir(dir string, log *zap.Logger) error {
 }
 
 // Bootstrap makes the first configuration, if there is no log yet; voters must
-// include this node. Only the node may call it that makes the cluster: two
-// configurations that were made independently are two groups.
+// include this node. Only the node may call it that makes the cluster, at each
+// start: two configurations that were made independently are two groups.
 func (s *Store) Bootstrap(voters []string) error {
+	marker := filepath.Join(s.opts.Dir, bootstrapFile)
 	if s.generation.Load() != 0 {
-		return nil // it was bootstrapped, or has joined
+		if _, err := os.Lstat(marker); err != nil {
+			return nil // it was done, or this node has joined
+		}
 	}
 	if !slices.Contains(voters, s.opts.ID) {
 		return fmt.Errorf("raftstore: bootstrap without this node among %v", voters)
@@ -235,10 +238,18 @@ func (s *Store) Bootstrap(voters []string) error {
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(voters))) {
 		c.Servers = append(c.Servers, raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(id), Address: raft.ServerAddress(id)})
 	}
+	// First the generation, without which nobody talks to this node. The
+	// marker says that an empty log with a generation is not a lost one.
+	if err := writeFile(s.opts.Dir, bootstrapFile, ""); err != nil {
+		return fmt.Errorf("raftstore: bootstrap: %w", err)
+	}
 	if s.adopt(newGeneration(0)) == 0 {
-		return errors.New("raftstore: cannot write the generation")
+		return errors.New("raftstore: bootstrap: cannot write the generation")
 	}
 	if err := s.raft.BootstrapCluster(c).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return fmt.Errorf("raftstore: bootstrap: %w", err)
+	}
+	if err := errors.Join(os.Remove(marker), syncDir(s.opts.Dir)); err != nil {
 		return fmt.Errorf("raftstore: bootstrap: %w", err)
 	}
 	s.transport.vote()

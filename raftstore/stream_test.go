@@ -167,7 +167,9 @@ func TestClusterUnknown(t *testing.T) {
 		if st := b.store.Status(); st.Last != 0 || st.Generation != 0 || st.Role != "joining" {
 			t.Errorf("%+v", st)
 		}
+		g.mu.Lock()
 		b.cluster = cluster1
+		g.mu.Unlock()
 		g.awaitServers("a b/", 30*time.Second)
 	})
 }

@@ -14,6 +14,9 @@
 // expected elsewhere: then it is marked as moving and goes later (moving.go,
 // design §6). A node that stops asks its clients to move first (drain.go).
 //
+// Persistent instances are not its business but the log's: they pass through
+// (persistent.go).
+//
 // Start reading at [Server.request], the path of a registration, and the table
 // in handlers.go; conn.send is the path of a push.
 package grpcapi

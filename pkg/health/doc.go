@@ -4,20 +4,28 @@
 // instances live by beats (semantics H7–H10). An instance without a beat for
 // a while becomes unhealthy, later it goes.
 //
-// Invariant: a deadline counts only time in which this node could have heard
-// a beat. When this process stood still (it was stopped, its machine paused,
-// there was no CPU), every deadline starts anew, so that a node that slept
-// does not expel everybody on waking up (semantics W25, T20).
+// [Prober] is the part for persistent instances: they stay until they are
+// deregistered, and what is found out by connecting to them is whether they
+// are healthy (semantics H15–H20). DESIGN.md says how, and how soon.
+//
+// Invariant of both: only time in which this node could have heard something
+// counts. When this process stood still (it was stopped, its machine paused,
+// there was no CPU), every deadline of a beat starts anew, probes that were
+// under way are void, and counting begins again: so a node that slept does not
+// expel everybody on waking up (semantics W25, T20).
 //
 // In a cluster each client is kept by one node, to which the others send its
 // beats; which one changes with the members. A node that gets a beat of a
 // client that it does not have takes the client over with a registration clock
 // one step above the newest it has seen; the old one removes its copy a while
 // after it has seen the new one. So there is always a copy, and no removal
-// hides the newest.
+// hides the newest. A persistent instance is probed by one node as well; there
+// is nothing to hand over, as what was found stays and the new one counts from
+// zero.
 //
 // A beat takes some map look-ups and a time; it is not replicated, pushed or
-// noted anywhere else.
+// noted anywhere else. Nor is a probe that finds what is shown already.
 //
-// Start reading at [Beats.Beat], then view.restamp and Beats.sweep.
+// Start reading at [Beats.Beat], then view.restamp and Beats.sweep; and at
+// tally.after and picture.deed, then Prober.step and Prober.probe.
 package health

@@ -73,8 +73,8 @@ func newProbeMetrics(reg prometheus.Registerer, p *Prober) *probeMetrics {
 	gauge := func(name, help string, is func() float64) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "health", Name: name, Help: help}, is)
 	}
-	gauge("probe_instances", "Persistent instances with a health check.", func() float64 { n, _ := p.count(); return float64(n) })
-	gauge("probe_own_instances", "Those that this node checks.", func() float64 { _, n := p.count(); return float64(n) })
+	gauge("probe_instances", "Persistent instances with a health check.", func() float64 { n, _ := p.census(); return float64(n) })
+	gauge("probe_own_instances", "Those that this node checks.", func() float64 { _, n := p.census(); return float64(n) })
 	gauge("probe_waiting", "Probes that are due and wait for the rate limit or a free slot.", func() float64 { n, _, _ := p.load(); return float64(n) })
 	gauge("probe_running", "Probes under way.", func() float64 { _, n, _ := p.load(); return float64(n) })
 	gauge("probe_late_seconds", "How long the first of the waiting ones has been due.", func() float64 { _, _, d := p.load(); return d.Seconds() })

@@ -286,8 +286,11 @@ func (p *Prober) Ask(ctx context.Context, key registry.ServiceKey, ik registry.I
 		}
 	}
 	p.mu.Unlock()
-	if cluster == nil {
+	switch {
+	case cluster == nil:
 		return false, false, "it is not known here, or has no health check"
+	case p.ctx.Err() != nil:
+		return false, false, "this node stops"
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -590,9 +593,9 @@ func (p *Prober) tidyLocked(w *watched) {
 func (p *Prober) readChanged() (wait time.Duration) {
 	wait = time.Minute
 	p.marks.Lock()
-	keys := p.changed
-	if len(keys) > 0 {
-		p.changed = map[registry.ServiceKey]bool{}
+	var keys map[registry.ServiceKey]bool
+	if len(p.changed) > 0 {
+		keys, p.changed = p.changed, map[registry.ServiceKey]bool{}
 	}
 	p.marks.Unlock()
 	for key := range keys {
@@ -725,8 +728,8 @@ func (p *Prober) tell() (wait time.Duration) {
 	return time.Minute
 }
 
-// count counts the targets, for the metrics.
-func (p *Prober) count() (known, owned int) {
+// census counts the targets, for the metrics.
+func (p *Prober) census() (known, owned int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.services {

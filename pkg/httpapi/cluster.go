@@ -44,8 +44,7 @@ func (s *Server) putCluster(c *call) error {
 		return errNoServiceOfCluster(key)
 	}
 	_, err = s.durably(c, func(ctx context.Context, d Durable) error {
-		// Only persistent instances are checked.
-		return d.PutCluster(ctx, key, m, s.opts.Registry.Kind(key) != registry.EphemeralService)
+		return d.PutCluster(ctx, key, m, s.opts.Registry.Kind(key) == registry.PersistentService)
 	})
 	if err != nil {
 		return err

@@ -1,19 +1,25 @@
-// Package httpapi serves HTTP: the Nacos v1 API of naming clients, the logins of
-// SDKs, the native API of operators (types in package api), and what probes ask.
+// Package httpapi serves HTTP: the Nacos API of naming clients and operators
+// (v1, and of v2 and v3 what there is so far), the logins of SDKs, the native
+// API of operators (types in package api), and what probes ask.
 //
 // Invariant: an answer, right or wrong, has the status, the content type and
 // the shape that a Nacos client of that API version expects; whatever comes
 // in, nothing but this package's own errors gets out, and a refused request
 // has changed nothing.
 //
-// A request takes: route table ([Server] in server.go), readiness and
-// parameters (params.go), handler (instance.go, beat.go, login.go, operator.go). A
-// handler writes its success itself and returns anything else as an error from
-// the table in errors.go. The native API (native.go) does not ask for readiness:
+// A request takes: route table ([New] in server.go), readiness and parameters
+// (params.go), handler (by what it is about: instance.go, beat.go, service.go,
+// cluster.go, health.go, login.go, operator.go). One handler serves all versions
+// of a path; a version is a row of the route table, and what is put around
+// parameters and answers (call.go). A handler writes its success itself and
+// returns anything else as an error from the table in errors.go, which knows how
+// each version says it. The native API (native.go) does not ask for readiness:
 // it is where people learn what the node waits for.
 //
-// In a cluster, what HTTP clients write goes to the node that keeps them, by
-// one hop (forward.go).
+// Writes go one of two ways. What HTTP clients publish goes to the node that
+// keeps the client, by one hop (forward.go). Persistent instances, and what
+// operators say of services, clusters and instances, goes to the log of the
+// cluster, whichever node leads it (durable.go).
 //
 // Start reading at [New].
 package httpapi

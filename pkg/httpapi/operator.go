@@ -28,7 +28,8 @@ func (s *Server) operatorMetrics(c *call) error {
 		n = s.opts.Counts()
 	}
 	stats := s.opts.Registry.Stats()
-	clients := n.Connections + n.BeatClients
+	persistent := int(stats.PersistentInstances) // in several services: several clients
+	clients := n.Connections + n.BeatClients + persistent
 	b, err := json.Marshal(struct {
 		Status               string  `json:"status"`
 		Services             int64   `json:"serviceCount"`
@@ -43,7 +44,7 @@ func (s *Server) operatorMetrics(c *call) error {
 		CPU                  float64 `json:"cpu"` // negative: not available, as Java puts it
 		Load                 float64 `json:"load"`
 		Mem                  float64 `json:"mem"`
-	}{"UP", stats.Services, stats.Instances, n.Subscribers, stats.Instances, clients, n.Connections, n.BeatClients, 0, clients, -1, -1, -1})
+	}{"UP", stats.Services, stats.Instances, n.Subscribers, stats.Instances, clients, n.Connections, n.BeatClients, persistent, clients, -1, -1, -1})
 	if err != nil {
 		return err
 	}

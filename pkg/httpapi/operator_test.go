@@ -21,6 +21,10 @@ func TestOperatorMetrics(t *testing.T) { // golden scenario 18
 		{"GET operator/metrics?onlyStatus=false", "", "", 200, js, `{"status":"UP","serviceCount":1,"instanceCount":1,"subscribeCount":3,
 			"responsibleInstanceCount":1,"clientCount":3,"connectionBasedClientCount":2,"ephemeralIpPortClientCount":1,
 			"persistentIpPortClientCount":0,"responsibleClientCount":3,"cpu":-1,"load":-1,"mem":-1}`},
+		ok("POST instance?serviceName=p&ip=10.1.1.1&port=80&ephemeral=false"),
+		{"GET operator/metrics?onlyStatus=false", "", "", 200, js, `{"status":"UP","serviceCount":2,"instanceCount":2,"subscribeCount":3,
+			"responsibleInstanceCount":2,"clientCount":4,"connectionBasedClientCount":2,"ephemeralIpPortClientCount":1,
+			"persistentIpPortClientCount":1,"responsibleClientCount":4,"cpu":-1,"load":-1,"mem":-1}`},
 		{"GET operator/servers", "", "", 501, js, springError(501, "Not Implemented", "no such api:GET:/nacos/v1/ns/operator/servers", "/nacos/v1/ns/operator/servers")},
 		{"GET raft/leader", "", "", 501, js, springError(501, "Not Implemented", "no such api:GET:/nacos/v1/ns/raft/leader", "/nacos/v1/ns/raft/leader")},
 	})

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -211,9 +212,24 @@ func FuzzRequest(f *testing.F) {
 		"serviceName=g@@%01@x&namespaceId=%E2%80%83&ip=x&port=0&groupName=%0b",
 	} {
 		for method := range 5 {
-			f.Add(method, "/instance", call, "")
-			f.Add(method, "/instance/beat", call, call)
-			f.Add(method, "/instance/list", "", call)
+			f.Add(method, "/v1/ns/instance", call, "")
+			f.Add(method, "/v1/ns/instance/beat", call, call)
+			f.Add(method, "/v1/ns/instance/list", "", call)
+			f.Add(method, "/v2/ns/instance", "", call)
+			f.Add(method, "/v3/client/ns/instance", call, "heartBeat=true")
+			f.Add(method, "/v3/admin/ns/instance", call, "ephemeral=false")
+			f.Add(method, "/v3/admin/ns/instance/list", call, "")
+		}
+	}
+	for _, call := range []string{
+		`serviceName=a&protectThreshold=0.5&metadata=a=b&selector={"type":"label","expression":"CONSUMER.label.a = PROVIDER.label.a"}`,
+		`serviceName=a&clusterName=c&checkPort=80&useInstancePort4Check=true&healthChecker={"type":"HTTP","expectedResponseCode":"204"}`,
+		"pageNo=1&pageSize=100&withInstances=true&ignoreEmptyService=off&serviceNameParam=a",
+	} {
+		for method := range 4 {
+			for _, path := range []string{"/v1/ns/service", "/v2/ns/service", "/v3/admin/ns/service", "/v1/ns/cluster", "/v3/admin/ns/cluster", "/v3/admin/ns/service/list", "/v2/ns/service/list"} {
+				f.Add(method, path, call, "")
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, method int, path, query, body string) {
@@ -221,11 +237,12 @@ func FuzzRequest(f *testing.F) {
 		m := []string{"GET", "POST", "PUT", "DELETE", "PATCH"}[uint(method)%5]
 		do := func(m string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(m, "/", strings.NewReader(body))
-			r.URL = &url.URL{Path: "/nacos/v1/ns" + path, RawQuery: query}
+			r.URL = &url.URL{Path: "/nacos" + path, RawQuery: query}
 			w := httptest.NewRecorder()
 			fx.ServeHTTP(w, r)
 			return w
 		}
+		fx.do("POST", "/nacos/v1/ns/service?serviceName=known", "")
 		w := do(m)
 		if w.Code >= 500 && w.Code != http.StatusNotImplemented {
 			t.Fatalf("%s %s?%s: %d %s", m, path, query, w.Code, w.Body)
@@ -233,7 +250,10 @@ func FuzzRequest(f *testing.F) {
 		if !utf8.Valid(w.Body.Bytes()) {
 			t.Fatalf("answer is no UTF-8: %q", w.Body)
 		}
-		if w.Code == 200 && m == "POST" && path == "/instance" {
+		if w.Header().Get("Content-Type") == js && !json.Valid(w.Body.Bytes()) {
+			t.Fatalf("%s %s?%s: no JSON: %s", m, path, query, w.Body)
+		}
+		if w.Code == 200 && m == "POST" && strings.HasSuffix(path, "/instance") {
 			if l := do("DELETE"); l.Code != 200 {
 				t.Fatalf("registered but not removable: %d %s", l.Code, l.Body)
 			}

@@ -38,6 +38,7 @@ const (
 	ErrExpression   = ParamError("Selector parses failed: parse expression failed!")
 	ErrBadSelector  = ParamError("Param 'selector' is illegal, it should be a JSON object.")
 	ErrBadChecker   = ParamError("Param 'healthChecker' is illegal, it should be a JSON object.")
+	errExpectedCode = ParamError("Param 'healthChecker' is illegal, expectedResponseCode should be a status of HTTP.")
 	ErrCheckerType  = ParamError("Param 'healthChecker' is illegal, the type should be one of TCP, HTTP, MYSQL, NONE.")
 )
 
@@ -106,7 +107,7 @@ func ParseChecker(s string) (registry.Checker, error) {
 		if n := unquoted(raw.ExpectedCode); n != "" {
 			code, err := strconv.Atoi(n)
 			if err != nil || code < 100 || code > 999 {
-				return c, ParamError("Param 'healthChecker' is illegal, expectedResponseCode should be a status of HTTP.")
+				return c, errExpectedCode
 			}
 			c.ExpectedCode = code
 		}

@@ -215,6 +215,23 @@ func TestNotifySubscriberRequest(t *testing.T) {
 	}
 }
 
+// A persistent host differs in one word (golden scenario 14).
+func TestPersistentHost(t *testing.T) {
+	r := registry.New(registry.DefaultOptions())
+	key := registry.ServiceKey{Namespace: "public", Group: "g", Name: "s"}
+	k := registry.InstanceKey{IP: "1.1.1.1", Port: 80, Cluster: "DEFAULT"}
+	i := &registry.Instance{InstanceKey: k, Weight: 2, Enabled: true, Persistent: true, Metadata: registry.Metadata{{Key: "a", Value: "1"}}}
+	r.Commit([]registry.Change{{Service: key, Instances: []registry.PersistentChange{{InstanceKey: k, Is: &registry.Persistent{Instance: i}}}}})
+	r.Checked(registry.Check{Service: key, InstanceKey: k, Healthy: true, Made: 1})
+	got := string(EncodeHosts(r.Snapshot(key), registry.Filter{}))
+	want := `"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[{"instanceId":"1.1.1.1#80#DEFAULT#g@@s","ip":"1.1.1.1","port":80,` +
+		`"weight":2.0,"healthy":true,"enabled":true,"ephemeral":false,"clusterName":"DEFAULT","serviceName":"g@@s","metadata":{"a":"1"},"instanceHeartBeatInterval":5000,` +
+		`"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000}],"reachProtectionThreshold":false`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func FuzzDecodeBody(f *testing.F) {
 	f.Add([]byte(`{"namespace":"public","type":"registerInstance","instance":{"ip":"1","port":80,"metadata":{"a":1}}}`))
 	f.Add([]byte(`{"instances":[{"weight":1e308}],"clusters":null}`))

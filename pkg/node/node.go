@@ -530,6 +530,7 @@ func registerGauges(m prometheus.Registerer, reg *registry.Registry, version str
 	gauge("services", "Services, empty ones that are not cleaned up yet included.", func(s registry.Stats) int64 { return s.Services })
 	gauge("instances", "Instances, each once, disabled ones included.", func(s registry.Stats) int64 { return s.Instances })
 	gauge("publications", "Services that clients publish instances for, counted per client.", func(s registry.Stats) int64 { return s.Publications })
+	gauge("persistent_instances", "Persistent instances.", func(s registry.Stats) int64 { return s.PersistentInstances })
 	gauge("history_bytes", "Estimated size of the history of all services.", func(s registry.Stats) int64 { return s.HistoryBytes })
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "starling", Name: "build_info", Help: "The version that runs; always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})

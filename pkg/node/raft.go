@@ -29,7 +29,7 @@ import (
 )
 
 // ErrSuperseded ends a node whose log is from before a recovery.
-var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): the log is set aside; start this node again, it gets what the others have")
+var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): with the next start the log is set aside, and the node gets what the others have")
 
 // raftOptions has everything but what Start must fill in.
 func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
@@ -82,8 +82,7 @@ func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, strin
 	}
 }
 
-// raftCall asks another node. Without a connection to it nothing was sent, so
-// that who writes hears that there is no leader, and not that nobody knows.
+// raftCall calls a method of another node, and says so if nothing was sent.
 func raftCall(members *cluster.Cluster) func(context.Context, string, string, []byte) ([]byte, error) {
 	return func(ctx context.Context, to, method string, body []byte) ([]byte, error) {
 		answer, err := members.Call(ctx, to, method, body)
@@ -244,7 +243,7 @@ func (o *operations) Raft() api.Raft {
 	r := api.Raft{Cluster: o.clusterID(), Node: o.life.Node, Name: o.opts.Name, At: time.Now().UTC(), Role: s.Role, Leader: s.Leader,
 		Term: s.Term, Commit: s.Commit, Applied: s.Applied, Last: s.Last, Digest: hex64(s.Digest), Generation: s.Generation,
 		VotersWanted: s.Wanted, Quorum: s.Quorum, AliveVoters: s.AliveVoters, Stale: s.Stale, LogBytes: s.LogBytes,
-		Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
+		Rows: s.Rows, Snapshot: api.RaftSnapshot{At: utc(s.LastSnapshot), Bytes: s.SnapshotSize}, Servers: []api.RaftServer{}}
 	r.LeaderName, r.LeaderServer = o.nameAndServer(s.Leader)
 	for _, server := range s.Servers {
 		as := api.RaftServer{ID: server.ID, Voter: server.Voter}

@@ -13,6 +13,10 @@
 // [Options.Changed]. So a read that follows a write on the same node sees it,
 // and whoever is told of a change finds it.
 //
+// Persistent instances, what operators say about services and their edits of
+// instances come from the log of the cluster, through [Registry.Commit]. They
+// are shown beside the claims; where a key has both, the log's is shown.
+//
 // What a node publishes belongs to its [Life]. Other nodes' lives come in
 // through [Registry.Apply] as claims like any other, what goes out is fetched
 // with [Registry.Take], and [Registry.SetLife] says who is gone. Which claim is

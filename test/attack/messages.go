@@ -33,7 +33,7 @@ var requests = map[string]struct {
 	nacos.TypeServerCheckRequest:        {nacos.TypeServerCheckResponse, object{}},
 	nacos.TypeHealthCheckRequest:        {nacos.TypeHealthCheckResponse, object{}},
 	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, register("types", inst("10.0.0.1", 80).with("instanceId", "").with("serviceName", "types"))},
-	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, register("types", inst("10.0.0.1", 80))},
+	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, register("persistent", inst("10.0.0.1", 80)).with("type", nacos.OpDeregister)},
 	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, register("types", nil).without("instance").with("type", nacos.OpBatchRegister).with("instances", []any{inst("10.0.0.1", 80)})},
 	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, object{"namespace": "public", "serviceName": "types", "groupName": "DEFAULT_GROUP", "subscribe": true, "clusters": ""}},
 	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, object{"namespace": "public", "serviceName": "types", "groupName": "DEFAULT_GROUP", "cluster": "", "healthyOnly": false, "udpPort": 0}},
@@ -48,7 +48,7 @@ func requestTypes() []string { return slices.Sorted(maps.Keys(requests)) }
 // decoded reports whether the server reads the body of a request at all.
 func decoded(typ string) bool {
 	switch typ {
-	case nacos.TypeServerCheckRequest, nacos.TypeHealthCheckRequest, nacos.TypePersistentInstanceRequest, nacos.TypeLockOperationRequest:
+	case nacos.TypeServerCheckRequest, nacos.TypeHealthCheckRequest, nacos.TypeLockOperationRequest:
 		return false
 	}
 	return true
