@@ -51,7 +51,10 @@ type Cluster struct {
 	shop      *simnet.Host // where persistent instances are
 	storm     atomic.Int64 // until when writers write as fast as they can
 	wipes     []int        // nodes whose data was taken; of the goroutine that plays the schedule
-	led       int          // the node that "it" stands for in a schedule, likewise
+	// streamless: some nodes have no streams with each other, for good;
+	// likewise.
+	streamless bool
+	led        int // the node that "it" stands for in a schedule, likewise
 }
 
 // Node is one place in the cluster: the process there may die and be followed
@@ -157,6 +160,9 @@ func (n *Node) Start() error {
 	o.InsecureCluster = true
 	if n.c.opts.Nodes > 1 {
 		o.Join, o.Expect = []string{nodesName}, n.c.founders()
+	}
+	if n.c.opts.Link.Delay > 100*time.Millisecond {
+		o.RaftHeartbeat = 2 * time.Second // a leader must hear of the others within half of it
 	}
 	if n.id < len(n.c.opts.Skew) {
 		o.ClockOffset = n.c.opts.Skew[n.id]
@@ -353,6 +359,7 @@ func (n *Node) dialler(host *simnet.Host) func(context.Context, string) (net.Con
 
 // cutStreams ends the streams between two nodes for good. The rest goes on.
 func (c *Cluster) cutStreams(a, b int) {
+	c.streamless = true
 	for _, w := range [][2]int{{a, b}, {b, a}} {
 		n := c.nodes[w[0]]
 		var cut []net.Conn

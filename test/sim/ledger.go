@@ -337,9 +337,9 @@ func (c *Cluster) mustWrite() bool {
 }
 
 // settle is called in the quiet time, when nobody writes any more: each node
-// takes a write.
+// takes a write, if it can pass it on to the one that leads.
 func (c *Cluster) settle() {
-	if !c.mustWrite() {
+	if !c.mustWrite() || c.streamless {
 		return
 	}
 	w := c.operator()
