@@ -519,3 +519,17 @@ func Random(r *rand.Rand, faults []string, o Options) (s Schedule, undo time.Dur
 	slices.SortStableFunc(s, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	return s, time.Duration(last+1) * time.Second
 }
+
+// Storms makes writers write without a pause while half of the faults of a
+// schedule happen.
+func Storms(r *rand.Rand, faults Schedule) (s Schedule) {
+	for _, e := range faults {
+		switch e.Kind {
+		case "kill", "freeze", "drain", "iso", "cut", "oneway", "start", "fresh", "cont", "healall":
+			if r.IntN(2) == 0 {
+				s = append(s, Event{max(0, e.At-time.Duration(r.IntN(1000))*time.Millisecond), "storm", 500 + r.IntN(2000), 0})
+			}
+		}
+	}
+	return s
+}

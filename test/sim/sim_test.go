@@ -111,6 +111,7 @@ func TestRandom(t *testing.T) {
 			o, r := randomOptions(t, seed)
 			var s Schedule
 			s, o.Undo = Random(r, strings.Fields(*faults), o)
+			s = append(s, Storms(rand.New(rand.NewPCG(seed, 2)), s)...)
 			try(t, s, o)
 		})
 	}
