@@ -171,6 +171,8 @@ func (n *Node) Start() error {
 	o.Gossip = &lossy{gossip, n}
 	o.Freeze = n.freezePoint
 	o.NoSync = true // processes die here, not machines; see test/power
+	// Often enough that nodes start from one, and followers are given one.
+	o.RaftSnapshotEntries, o.RaftSnapshotEvery = 40, 10*time.Second
 	o.Version = "sim"
 	config := zap.NewProductionEncoderConfig()
 	config.TimeKey, config.StacktraceKey = "", ""
