@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full soak sim mutants failover failover-full fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full soak sim mutants failover failover-full power fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -117,6 +117,9 @@ sim: ## simulate clusters: named schedules, and SEEDS=200 random ones from SEED=
 
 mutants: ## break the code on purpose and show that the simulation notices
 	go run ./test/sim/mutants
+
+power: ## cut the power of nodes behind acknowledged writes (root, loop devices)
+	go test ./test/power -count=1 -v
 
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.

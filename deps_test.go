@@ -91,8 +91,10 @@ var imports = []struct {
 	// must know where its pages are.
 	{"test/durable", []string{"pkg/client", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
-	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist"}, nil},
+	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},
+	// Nodes whose machines lose their power.
+	{"test/power", nil, nil, []string{module + "/pkg/node"}},
 	// The server that does nothing but gRPC, with the codec and the bytes of
 	// a node.
 	{"test/bench", []string{"pkg/nacos", "pkg/registry"}, []string{grpc}, nil},

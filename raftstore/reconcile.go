@@ -117,7 +117,6 @@ func (l *lookout) lead(s *Store) time.Duration {
 			return impatient // it leads no more, which wakes the loop
 		}
 		l.term = term
-		s.settled.Store(term)
 		l.missing = map[string]time.Time{}
 		s.settled.Store(term)
 		s.zap.Info("this node leads the group", zap.Uint64("term", term))
@@ -461,25 +460,21 @@ func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, err
 	// Until an entry of its own term is safe, a new leader does not know what
 	// else is, and may not have applied all that was acknowledged: it must not be
 	// taken for the measure.
-	knows := true
-	if s.raft.State() == raft.Leader && s.settled.Load() != s.raft.CurrentTerm() {
+	if term := s.raft.CurrentTerm(); s.raft.State() == raft.Leader && s.settled.Load() != term {
 		within, cancel := context.WithTimeout(ctx, askTime/2)
-		_, err := answer(within, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() })
+		if _, err := answer(within, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() }); err == nil {
+			s.settled.Store(term)
+		}
 		cancel()
-		knows = err == nil
 	}
 	st := s.status()
 	role := st.Role
 	if role == "leader" && s.settled.Load() != st.Term {
-		// What it has applied is no measure yet for who wants to have all.
-		role = "candidate"
+		role, st.Commit = "candidate", 0
 	}
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
-	}
-	if !knows {
-		resp.Commit = 0
 	}
 	for _, server := range st.Servers {
 		resp.Servers = append(resp.Servers, &pb.RaftServer{Id: server.ID, Voter: server.Voter})

@@ -54,7 +54,6 @@ type Store struct {
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
 	settled    atomic.Uint64          // newest term in which this node leads and has applied all that was there
 	caughtUp   atomic.Bool
-	settled    atomic.Uint64          // term in which this node leads and has applied all that was there before
 	unready    atomic.Pointer[string] // why
 
 	// changing serializes changes of the configuration, and Restore.

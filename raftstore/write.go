@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -154,10 +155,12 @@ func (s *Store) whoLeads() string {
 	return *s.hint.Load()
 }
 
-// quorumAlive is true if it is not known who votes.
+// quorumAlive is true if it is not known who votes and others are there, who
+// may know.
 func (s *Store) quorumAlive() bool {
 	voters, alive := 0, 0
-	for _, server := range servers(s.configuration(), s.opts.Members()) {
+	members := s.opts.Members()
+	for _, server := range servers(s.configuration(), members) {
 		if server.Voter {
 			voters++
 			if server.Alive || server.ID == s.opts.ID {
@@ -165,7 +168,10 @@ func (s *Store) quorumAlive() bool {
 			}
 		}
 	}
-	return voters == 0 || alive >= quorum(voters)
+	if voters == 0 {
+		return slices.ContainsFunc(members, func(m Member) bool { return m.Alive && m.ID != s.opts.ID })
+	}
+	return alive >= quorum(voters)
 }
 
 // try asks a leader once.

@@ -41,6 +41,8 @@ func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
 	r.Heartbeat, r.Election, r.Lease = o.RaftHeartbeat, o.RaftHeartbeat, o.RaftHeartbeat/2
 	r.ReplaceAfter, r.RemoveLeftAfter = o.RaftReplaceAfter, o.RaftRemoveAfter
 	r.SnapshotEvery, r.SnapshotEntries, r.SnapshotBytes = o.RaftSnapshotEvery, uint64(o.RaftSnapshotEntries), int64(o.RaftSnapshotBytes)
+	// Who wants snapshots sooner wants a shorter log.
+	r.TrailingEntries = min(r.TrailingEntries, r.SnapshotEntries)
 	r.CaughtUpWithin = o.CatchUp
 	r.NoSync = o.NoSync
 	return r, nil
