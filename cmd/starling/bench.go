@@ -37,6 +37,7 @@ type benchOptions struct {
 	instances       int // of a connection; 0: as the scenario has it
 	services        int // 0: as the scenario has it
 	http            bool
+	checks          bool
 	keep            bool
 	load            int // changes a second; 0: as the scenario has it
 	kill            bool
@@ -138,6 +139,7 @@ after it began; persistent instances stay if the run is killed, or with --keep. 
 	f.IntVar(&opts.instances, "instances", 0, "instances of each connection (idle: default 1, more are in services that all share; persist: default 100)")
 	f.IntVar(&opts.services, "services", 0, "services that all instances are spread over (persist; default one for 20 instances)")
 	f.BoolVar(&opts.http, "http", false, "write over HTTP instead of gRPC (persist)")
+	f.BoolVar(&opts.checks, "checks", false, "leave the health checks on that persistent instances have by default: nobody answers at the addresses that are registered here (persist)")
 	f.BoolVar(&opts.keep, "keep", false, "register each instance at least once, and leave them there (persist)")
 	f.IntVar(&opts.load, "load", 0, "changes a second (lag), or beside what is measured, of services that nobody follows (push)")
 	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover)")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -28,8 +29,10 @@ type persistLoad struct {
 }
 
 func (p persistLoad) service(w, n int) string {
-	return "persist-" + strconv.Itoa((w*p.each+n%p.each)%p.services)
+	return persistService((w*p.each + n%p.each) % p.services)
 }
+
+func persistService(i int) string { return "persist-" + strconv.Itoa(i) }
 
 func (p persistLoad) ip(w, n int) string { return hostAddress(w*p.each + n%p.each) }
 
@@ -46,22 +49,49 @@ func (p persistLoad) form(w, n int) url.Values {
 
 // benchPersist: unlike all else, what is registered here does not go with its
 // connection, and is removed afterwards.
-func benchPersist(ctx context.Context, r *benchRun) error {
+func benchPersist(ctx context.Context, r *benchRun) (err error) {
 	p := persistLoad{each: r.instances, services: r.services}
 	if p.services == 0 {
 		p.services = max(1, r.connections*p.each/persistSharing)
 	}
+	web := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: r.concurrency}}
+	defer web.CloseIdleConnections()
+	ending := context.WithoutCancel(ctx) // what is removed in the end is removed also if the run is stopped
+	if !r.checks {
+		// Nobody answers at these addresses, and looking again and again would
+		// be half of the load.
+		r.say(fmt.Sprintf("setting up %d services without health checks", p.services))
+		clusters := func(ctx context.Context, method, path string, more url.Values) error {
+			return each(ctx, p.services, r.concurrency, func(i int) error {
+				form := url.Values{"serviceName": {persistService(i)}, "groupName": {benchGroup}}
+				maps.Copy(form, more)
+				return overHTTP(ctx, web, method, "http://"+r.at(i)+path+"?"+form.Encode())
+			})
+		}
+		if err := clusters(ctx, http.MethodPost, "/nacos/v1/ns/service", nil); err != nil {
+			return err
+		}
+		if err := clusters(ctx, http.MethodPut, "/nacos/v1/ns/cluster", url.Values{"clusterName": {"DEFAULT"}, "checkPort": {"80"},
+			"useInstancePort4Check": {"true"}, "healthChecker": {`{"type":"NONE"}`}}); err != nil {
+			return err
+		}
+		if !r.keep {
+			defer func() {
+				if e := clusters(ending, http.MethodDelete, "/nacos/v1/ns/service", nil); e != nil {
+					err = errors.Join(err, fmt.Errorf("services of this run are left in group %s: %w", benchGroup, e))
+				}
+			}()
+		}
+	}
 	var write func(typ string) func(ctx context.Context, w, n int, buf []byte) ([]byte, error)
 	if r.http {
-		c := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: r.concurrency}}
-		defer c.CloseIdleConnections()
 		write = func(typ string) func(context.Context, int, int, []byte) ([]byte, error) {
 			method := http.MethodPost
 			if typ == nacos.OpDeregister {
 				method = http.MethodDelete
 			}
 			return func(ctx context.Context, w, n int, buf []byte) ([]byte, error) {
-				return buf, persistOverHTTP(ctx, c, method, "http://"+r.at(w)+"/nacos/v1/ns/instance?"+p.form(w, n).Encode())
+				return buf, overHTTP(ctx, web, method, "http://"+r.at(w)+"/nacos/v1/ns/instance?"+p.form(w, n).Encode())
 			}
 		}
 	} else {
@@ -83,7 +113,7 @@ func benchPersist(ctx context.Context, r *benchRun) error {
 	}
 	registered := make([]int, r.concurrency)
 	register := write(nacos.OpRegister)
-	err := r.work(ctx, atLeast, func(ctx context.Context, w, n int, buf []byte) ([]byte, error) {
+	err = r.work(ctx, atLeast, func(ctx context.Context, w, n int, buf []byte) ([]byte, error) {
 		registered[w] = max(registered[w], min(n+1, p.each))
 		return register(ctx, w, n, buf)
 	})
@@ -91,7 +121,6 @@ func benchPersist(ctx context.Context, r *benchRun) error {
 		return err
 	}
 	r.say("removing what was registered")
-	ending := context.WithoutCancel(ctx) // also of a run that was stopped
 	deregister := write(nacos.OpDeregister)
 	return errors.Join(err, each(ending, r.concurrency, r.concurrency, func(w int) (err error) {
 		var buf []byte
@@ -104,7 +133,7 @@ func benchPersist(ctx context.Context, r *benchRun) error {
 	}))
 }
 
-func persistOverHTTP(ctx context.Context, c *http.Client, method, url string) error {
+func overHTTP(ctx context.Context, c *http.Client, method, url string) error {
 	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return err

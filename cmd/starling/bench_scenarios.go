@@ -28,7 +28,8 @@ type benchRun struct {
 	concurrency     int
 	instances       int
 	services        int // 0: as the scenario has it
-	http, keep      bool
+	http, checks    bool
+	keep            bool
 	rate            int // changes a second; 0: as the scenario has it
 	kill            bool
 	duration        time.Duration
@@ -53,7 +54,7 @@ type benchRun struct {
 
 func newBenchRun(s *benchScenario, servers []string, opts *benchOptions) *benchRun {
 	r := &benchRun{benchRecorder: newBenchRecorder(), scenario: s, servers: servers, server: servers[0], subscribeServer: servers[0],
-		connections: s.connections, instances: cmp.Or(opts.instances, s.instances, 1), services: opts.services, http: opts.http, keep: opts.keep, rate: opts.load, kill: opts.kill, duration: s.duration,
+		connections: s.connections, instances: cmp.Or(opts.instances, s.instances, 1), services: opts.services, http: opts.http, checks: opts.checks, keep: opts.keep, rate: opts.load, kill: opts.kill, duration: s.duration,
 		say: func(string) {}, ask: func(string) {}}
 	if opts.connections != 0 {
 		r.connections = opts.connections

@@ -136,6 +136,7 @@ type Prober struct {
 	allowance float64       // probes that may begin
 	refilled  time.Duration // when
 	told      time.Duration // when news was last logged; changed with mu
+	looked    time.Duration // when the loop last looked at what has changed
 
 	ctx    context.Context // ends everything
 	cancel context.CancelFunc
@@ -209,7 +210,10 @@ const (
 	firstDelay = 2 * time.Second
 	// rereadGap bounds how often the instances of a service are read while
 	// they are changed all the time.
-	rereadGap = 200 * time.Millisecond
+	rereadGap = time.Second
+	// readPace is how long the loop rests between looks at what has changed:
+	// each goes through all services that must not be read yet.
+	readPace = 50 * time.Millisecond
 	dueBatch  = 1024
 	// pace is how long the loop rests between probes that wait for the rate.
 	pace = 5 * time.Millisecond
@@ -592,10 +596,16 @@ func (p *Prober) tidyLocked(w *watched) {
 // time not each time: they are read after wait.
 func (p *Prober) readChanged() (wait time.Duration) {
 	wait = time.Minute
+	rest := p.looked + readPace - p.now()
 	p.marks.Lock()
 	var keys map[registry.ServiceKey]bool
-	if len(p.changed) > 0 {
+	switch {
+	case len(p.changed) == 0:
+	case rest > 0:
+		wait = rest
+	default:
 		keys, p.changed = p.changed, map[registry.ServiceKey]bool{}
+		p.looked = p.now()
 	}
 	p.marks.Unlock()
 	for key := range keys {
