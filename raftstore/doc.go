@@ -12,6 +12,10 @@
 // and the entry, so equal positions mean equal tables, and their digests show
 // it.
 //
-// Start reading at command.go (what can be asked for), then fsm.go (what comes
-// of it), tables.go and snapshot.go (how it is kept). DESIGN.md says why.
+// Start reading at command.go (what can be asked for), then write.go (how it
+// gets into the log, and what is known when it does not), fsm.go (what comes of
+// it), tables.go and snapshot.go (how it is kept). The group of nodes is
+// store.go, reconcile.go and plan.go (who belongs to it and who votes),
+// stream.go (who may connect), log.go (what is on disk) and recover.go (when a
+// quorum is lost for good). DESIGN.md says why.
 package raftstore

@@ -361,6 +361,10 @@ func (g *group) mustPut(id, name, value string) {
 // awaitEqual waits until all running peers have applied the same.
 func (g *group) awaitEqual(within time.Duration) {
 	g.t.Helper()
+	// A new leader has applied what there is only when an entry of its own is.
+	if l := g.leader(); l != nil {
+		_ = l.store.raft.Barrier(0).Error()
+	}
 	g.await("equal tables", within, func() bool {
 		first, indexes, sums := true, uint64(0), uint64(0)
 		for _, p := range g.peers {
@@ -806,6 +810,96 @@ func TestRepeat(t *testing.T) {
 		if got := leader.store.Status().Rows; got["namespaces"] != 1 {
 			t.Errorf("rows %v", got)
 		}
+	})
+}
+
+// Once a command may have been written, later tries that were not do not make
+// it unwritten.
+func TestUnknownStays(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		p := g.others(leader.id)[0]
+		p.lose = func(method string) bool {
+			if method != "RaftApply" {
+				return false
+			}
+			for _, o := range g.others(p.id) {
+				g.net.Cut(p.id, o.id)
+			}
+			return true
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := p.store.PutSwitch(ctx, "x", "1"); !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNoLeader) {
+			t.Errorf("%v", err)
+		}
+		if leader.store.Switches()["x"] != "1" {
+			t.Error("it was not even written")
+		}
+		p.lose = nil
+		if err := p.put("y", "1"); !errors.Is(err, ErrNoLeader) {
+			t.Errorf("the next write: %v", err)
+		}
+	})
+}
+
+// A node is not ready before it has what the leader had.
+func TestReadyWhenCaughtUp(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		away := g.others(leader.id)[0]
+		g.kill(away.id)
+		for i := range 200 {
+			g.mustPut(leader.id, fmt.Sprint("s", i), strings.Repeat("x", 1000))
+		}
+		goal := leader.store.Status().Applied
+		g.net.SetLink(leader.id, away.id, simnet.Link{Delay: 20 * time.Millisecond, Bandwidth: 100 << 10})
+		g.start(away.id)
+		said := map[string]bool{}
+		g.await("ready", 20*time.Second, func() bool {
+			ok, why := away.store.CaughtUp()
+			said[why] = true
+			if st := away.store.Status(); ok && st.Applied < goal {
+				t.Fatalf("ready at %d of %d", st.Applied, goal)
+			}
+			return ok
+		})
+		if len(said) < 3 {
+			t.Errorf("reasons: %v", said)
+		}
+	})
+}
+
+// A node gets no vote before it has the log; and it gets the log over a slow
+// link, too: 512 entries of these at once would take longer than a request may.
+func TestVoteWhenCaughtUp(t *testing.T) {
+	bubble(t, "a b", func(t *testing.T, g *group) {
+		g.start("a")
+		a, b := g.peers["a"], g.peers["b"]
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		g.awaitLeader()
+		for i := range 3 * closeEnough {
+			g.mustPut("a", fmt.Sprint("s", i), strings.Repeat("x", 1000))
+		}
+		g.net.SetLink("a", "b", simnet.Link{Delay: 20 * time.Millisecond, Bandwidth: 150 << 10})
+		g.start("b")
+		joined := 0
+		g.await("a vote", time.Minute, func() bool {
+			if a.servers() == "a/b" {
+				joined++
+			}
+			voter := a.servers() == "a b/"
+			if st := b.store.Status(); voter && st.Last+closeEnough < a.store.Status().Commit-5 { // the vote is an entry, too
+				t.Fatalf("a vote at %d of %d", st.Last, a.store.Status().Commit)
+			}
+			return voter
+		})
+		if joined < 10 {
+			t.Errorf("it was without a vote %d times", joined)
+		}
+		g.awaitEqual(time.Minute)
 	})
 }
 

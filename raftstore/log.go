@@ -526,9 +526,10 @@ func (c *counted) end(err error) {
 	}
 	c.ended = true
 	c.shot.at = time.Now()
-	if err == nil {
-		c.store.newest.Store(&c.shot)
-	}
 	c.shot.took = c.shot.at.Sub(c.begin)
+	if err == nil {
+		made := c.shot
+		c.store.newest.Store(&made)
+	}
 	c.store.done(c.shot, c.stored, err)
 }

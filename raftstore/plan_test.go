@@ -81,6 +81,7 @@ func TestPlan(t *testing.T) {
 		{"A B Cx", "", " "},
 		{"A B Cx d", "", "promote d"},
 		{"A B C- d", "", "promote d"},
+		{"A Bx Cx d", "", " "}, // it cannot lead any more; membership knows first
 		{"A B C? d", "", " "},
 		{"A B Cx d.", "", " "},
 		{"A B Cx D", "", "remove c"},

@@ -98,7 +98,9 @@ type lookout struct {
 	goal    uint64 // of a follower: what the leader had applied when it was asked first
 	hasGoal bool
 	missing map[string]time.Time
-	unsure  bool // the index of the configuration is not what it was taken for
+	alone   time.Time // when it was first seen that nobody leads; zero: somebody does
+	warned  bool      // of that
+	unsure  bool      // the index of the configuration is not what it was taken for
 	said    string
 }
 
@@ -106,6 +108,7 @@ type lookout struct {
 // wait.
 func (l *lookout) lead(s *Store) time.Duration {
 	s.hint.Store(new(""))
+	l.leaderless(s, false)
 	if term := s.raft.CurrentTerm(); l.term != term {
 		if _, err := answer(s.ctx, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() }); err != nil {
 			return impatient // it leads no more, which wakes the loop
@@ -172,6 +175,7 @@ func (l *lookout) lead(s *Store) time.Duration {
 // follow finds out who leads and whether this node is as far.
 func (l *lookout) follow(s *Store) time.Duration {
 	_, leader := s.raft.LeaderWithID()
+	l.leaderless(s, leader == "")
 	var ask []string
 	switch {
 	case leader == "":
@@ -221,6 +225,27 @@ func (l *lookout) follow(s *Store) time.Duration {
 		return soon
 	}
 	return s.opts.Reconcile
+}
+
+// leaderlessTime is how long an election may take before it is worth a line in
+// the log of the node.
+const leaderlessTime = 5 * time.Second
+
+// leaderless tells operators when there has been no leader for long, and when
+// there is one again. A node that has no log yet waits for others, not for one.
+func (l *lookout) leaderless(s *Store, is bool) {
+	switch {
+	case !is || s.raft.LastIndex() == 0:
+		if l.warned {
+			s.zap.Info("the log has a leader again")
+		}
+		l.alone, l.warned = time.Time{}, false
+	case l.alone.IsZero():
+		l.alone = time.Now()
+	case !l.warned && time.Since(l.alone) >= leaderlessTime:
+		l.warned = true
+		s.zap.Warn("the log has no leader: nothing can be written to it until a majority of its voters is there", zap.Duration("for", time.Since(l.alone)))
+	}
 }
 
 func (s *Store) isCaughtUp() {

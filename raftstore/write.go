@@ -61,6 +61,9 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 	cause := errors.New("it is not known who leads")
 	follow := "" // who leads, according to the one that was asked last
 	for {
+		if s.ended.Load() != nil {
+			return nil, s.gaveUp(perhaps, errStopped)
+		}
 		leader := follow
 		if leader == "" {
 			leader = s.whoLeads()

@@ -107,8 +107,10 @@ func serve(ctx context.Context, p *process, s *settings) error {
 	return serveLives(ctx, start, signals, opts.DrainTimeout, logger)
 }
 
-// A node begins a new life of its own accord this often in that time: one that
-// has to again and again shares its identity with another process.
+// A node begins a new life of its own accord this often in that time, because its
+// own does not count any more (node.ErrOutlived) or its log does not
+// (node.ErrSuperseded): one that has to again and again shares its identity with
+// another process.
 const (
 	newLives     = 3
 	newLivesTime = 10 * time.Minute
@@ -123,7 +125,7 @@ func serveLives(ctx context.Context, start func() (running, error), signals <-ch
 			return err
 		}
 		err = supervise(ctx, n, signals, within, logger)
-		if !errors.Is(err, node.ErrOutlived) || errors.Is(err, errSecondSignal) {
+		if !errors.Is(err, node.ErrOutlived) && !errors.Is(err, node.ErrSuperseded) || errors.Is(err, errSecondSignal) {
 			return err
 		}
 		now := time.Now()

@@ -252,7 +252,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ro.Members = func() []raftstore.Member { return raftMembers(ops.view()) }
 	if members != nil {
 		ro.ClusterID = members.ClusterID
-		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), members.Call
+		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), raftCall(members)
 	}
 	ro.Superseded = func() { n.fail(ErrSuperseded) }
 	ro.Failed = func(err error) { n.fail(fmt.Errorf("the log of the cluster: %w", err)) }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +29,7 @@ import (
 )
 
 // ErrSuperseded ends a node whose log is from before a recovery.
-var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): the log is set aside; start this node again, it gets what the others have")
+var ErrSuperseded = errors.New("the cluster went on without this node's log (starling recover): with the next start the log is set aside, and the node gets what the others have")
 
 // raftOptions has everything but what Start must fill in.
 func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
@@ -78,6 +79,17 @@ func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, strin
 			return nil, errors.Join(err, conn.Close())
 		}
 		return secret, nil
+	}
+}
+
+// raftCall calls a method of another node, and says so if nothing was sent.
+func raftCall(members *cluster.Cluster) func(context.Context, string, string, []byte) ([]byte, error) {
+	return func(ctx context.Context, to, method string, body []byte) ([]byte, error) {
+		answer, err := members.Call(ctx, to, method, body)
+		if errors.Is(err, cluster.ErrUnreachable) {
+			err = fmt.Errorf("%w: %w", raftstore.ErrNotSent, err)
+		}
+		return answer, err
 	}
 }
 
