@@ -62,10 +62,17 @@ func benchPersist(ctx context.Context, r *benchRun) (err error) {
 		// be half of the load.
 		r.say(fmt.Sprintf("setting up %d services without health checks", p.services))
 		clusters := func(ctx context.Context, method, path string, more url.Values) error {
-			return each(ctx, p.services, r.concurrency, func(i int) error {
+			return each(ctx, p.services, r.concurrency, func(i int) (err error) {
 				form := url.Values{"serviceName": {persistService(i)}, "groupName": {benchGroup}}
 				maps.Copy(form, more)
-				return overHTTP(ctx, web, method, "http://"+r.at(i)+path+"?"+form.Encode())
+				// Another node may have written what this one judges by, and
+				// this one not have heard of it yet.
+				for range 20 {
+					if err = overHTTP(ctx, web, method, "http://"+r.at(i)+path+"?"+form.Encode()); err == nil || !sleep(ctx, 100*time.Millisecond) {
+						break
+					}
+				}
+				return err
 			})
 		}
 		if err := clusters(ctx, http.MethodPost, "/nacos/v1/ns/service", nil); err != nil {
