@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -596,32 +598,34 @@ func (p *Prober) tidyLocked(w *watched) {
 // time not each time: they are read after wait.
 func (p *Prober) readChanged() (wait time.Duration) {
 	wait = time.Minute
-	rest := p.looked + readPace - p.now()
 	p.marks.Lock()
-	var keys map[registry.ServiceKey]bool
-	switch {
-	case len(p.changed) == 0:
-	case rest > 0:
+	var keys []registry.ServiceKey
+	if rest := p.looked + readPace - p.now(); len(p.changed) > 0 && rest > 0 {
 		wait = rest
-	default:
-		keys, p.changed = p.changed, map[registry.ServiceKey]bool{}
+	} else if len(p.changed) > 0 {
+		keys = slices.AppendSeq(make([]registry.ServiceKey, 0, len(p.changed)), maps.Keys(p.changed))
 		p.looked = p.now()
 	}
 	p.marks.Unlock()
-	for key := range keys {
-		p.mu.Lock()
-		rest := time.Duration(0)
+	due := keys[:0]
+	p.mu.Lock()
+	for _, key := range keys {
 		if w := p.services[key]; w != nil {
-			rest = w.read + rereadGap - p.now()
+			if rest := w.read + rereadGap - p.now(); rest > 0 {
+				wait = min(wait, rest)
+				continue
+			}
 		}
-		p.mu.Unlock()
-		if rest > 0 {
-			wait = min(wait, rest)
-			p.marks.Lock()
-			p.changed[key] = true
-			p.marks.Unlock()
-			continue
-		}
+		due = append(due, key)
+	}
+	p.mu.Unlock()
+	// What changes from now on is another change.
+	p.marks.Lock()
+	for _, key := range due {
+		delete(p.changed, key)
+	}
+	p.marks.Unlock()
+	for _, key := range due {
 		p.read(key)
 	}
 	return wait
