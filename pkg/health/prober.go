@@ -216,7 +216,7 @@ const (
 	// readPace is how long the loop rests between looks at what has changed:
 	// each goes through all services that must not be read yet.
 	readPace = 50 * time.Millisecond
-	dueBatch  = 1024
+	dueBatch = 1024
 	// pace is how long the loop rests between probes that wait for the rate.
 	pace = 5 * time.Millisecond
 	// tellEvery bounds the lines in the log.
