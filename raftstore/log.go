@@ -19,10 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -62,6 +60,9 @@ func boltOptions() *bbolt.Options {
 	// The list of free pages is found by a scan at the start, not written at
 	// each commit: after a large truncation that is three times as fast.
 	o.NoFreelistSync = true
+	// In the list as an array a room for several pages is searched for from its
+	// beginning.
+	o.FreelistType = bbolt.FreelistMapType
 	return &o
 }
 
@@ -129,12 +130,12 @@ func checkLog(path string, after uint64) (position, error) {
 			if st.Size() < tx.Size() {
 				return fmt.Errorf("%s: %w: it has %d bytes of %d", path, ErrCorrupt, st.Size(), tx.Size())
 			}
-			if b := tx.Bucket([]byte("conf")); b != nil {
+			if b := tx.Bucket(confBucket); b != nil {
 				if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
 					return err
 				}
 			}
-			logs := tx.Bucket([]byte("logs"))
+			logs := tx.Bucket(logBucket)
 			if logs == nil {
 				return nil
 			}
@@ -162,14 +163,14 @@ func checkLog(path string, after uint64) (position, error) {
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true
-		bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: o})
+		bolt, err := openBolt(path, o)
 		if err != nil {
 			return explain(path, err)
 		}
 		defer bolt.Close()
 		for index := at.first; index <= at.last; index++ {
 			var l raft.Log
-			err := readLog(bolt, index, &l)
+			err := bolt.GetLog(index, &l)
 			if errors.Is(err, raft.ErrLogNotFound) && index <= after {
 				continue // a restored backup leaves a hole
 			}
@@ -222,42 +223,11 @@ func checkHeads(path string) error {
 	return nil
 }
 
-// readLog reads an entry and checks it.
-func readLog(b *raftboltdb.BoltStore, index uint64, l *raft.Log) error {
-	var stored raft.Log
-	if err := b.GetLog(index, &stored); err != nil {
-		if errors.Is(err, raft.ErrLogNotFound) {
-			return err
-		}
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if stored.Index != index || len(stored.Extensions) != 8 || binary.BigEndian.Uint64(stored.Extensions) != logHash(&stored) {
-		return fmt.Errorf("%w: entry %d is not what was written", ErrCorrupt, index)
-	}
-	stored.Extensions = nil
-	*l = stored
-	return nil
-}
-
-// logHash is kept with each entry: neither bbolt nor the library would notice
-// a byte that has changed, and a node would apply something else than the
-// others.
-func logHash(l *raft.Log) uint64 {
-	var head [17]byte
-	binary.BigEndian.PutUint64(head[:], l.Index)
-	binary.BigEndian.PutUint64(head[8:], l.Term)
-	head[16] = byte(l.Type)
-	h := xxhash.New()
-	_, _ = h.Write(head[:])
-	_, _ = h.Write(l.Data)
-	return h.Sum64()
-}
-
 // A logStore is the log and the votes on disk. It is the [raft.LogStore] and
 // the [raft.StableStore]: bbolt below, and around it what the library does not
 // do: it notices damage and says that nothing can be written any more.
 type logStore struct {
-	bolt *raftboltdb.BoltStore
+	bolt *bolt
 	path string
 	// failed is told of each error that is not the caller's.
 	failed func(error)
@@ -276,17 +246,18 @@ type logStore struct {
 }
 
 func openLog(path string, noSync bool, due int64, failed func(error)) (*logStore, error) {
-	var bolt *raftboltdb.BoltStore
+	l := &logStore{path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
 	err := guard(path, func() (err error) {
-		bolt, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions(), NoSync: noSync})
+		o := boltOptions()
+		o.NoSync = noSync
+		l.bolt, err = openBolt(path, o)
 		return err
 	})
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	l := &logStore{bolt: bolt, path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
-	if l.last, err = bolt.LastIndex(); err != nil {
-		return nil, errors.Join(explain(path, err), bolt.Close())
+	if l.last, err = l.bolt.LastIndex(); err != nil {
+		return nil, errors.Join(explain(path, err), l.bolt.Close())
 	}
 	return l, nil
 }
@@ -311,7 +282,7 @@ func (l *logStore) LastIndex() (index uint64, err error) {
 }
 
 func (l *logStore) GetLog(index uint64, e *raft.Log) error {
-	err := guard(l.path, func() error { return readLog(l.bolt, index, e) })
+	err := guard(l.path, func() error { return l.bolt.GetLog(index, e) })
 	if err == nil && !l.live.Load() { // the library looks at all entries behind the snapshot
 		l.stored.Add(int64(len(e.Data)))
 		l.note(e)
@@ -325,18 +296,12 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 func (l *logStore) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 func (l *logStore) StoreLogs(entries []*raft.Log) error {
-	// The library goes on using its own: these are copies.
-	copies := make([]raft.Log, len(entries))
-	pointers := make([]*raft.Log, len(entries))
-	size := 0
-	for i, e := range entries {
-		copies[i] = *e
-		copies[i].Extensions = binary.BigEndian.AppendUint64(nil, logHash(e))
-		pointers[i] = &copies[i]
-		size += len(e.Data)
-	}
-	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(pointers) })); err != nil {
+	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(entries) })); err != nil {
 		return err
+	}
+	size := 0
+	for _, e := range entries {
+		size += len(e.Data)
 	}
 	l.stored.Add(int64(size))
 	if l.sinceSnapshot() >= l.due {
@@ -393,11 +358,14 @@ func (l *logStore) Set(k, v []byte) error {
 
 func (l *logStore) Get(k []byte) (v []byte, err error) {
 	err = guard(l.path, func() error { v, err = l.bolt.Get(k); return err })
-	return v, l.checkKey(err)
+	if errors.Is(err, errNoKey) {
+		return nil, err
+	}
+	return v, l.check(err)
 }
 
 func (l *logStore) SetUint64(k []byte, v uint64) error {
-	err := l.check(guard(l.path, func() error { return l.bolt.SetUint64(k, v) }))
+	err := l.check(guard(l.path, func() error { return l.bolt.Set(k, binary.BigEndian.AppendUint64(nil, v)) }))
 	if err != nil && string(k) == "CurrentTerm" && l.live.Load() {
 		// The library would panic and take the node with it, which is of use
 		// without the log, too. Its goroutine ends instead, which holds no
@@ -407,17 +375,15 @@ func (l *logStore) SetUint64(k []byte, v uint64) error {
 	return err
 }
 
-func (l *logStore) GetUint64(k []byte) (v uint64, err error) {
-	err = guard(l.path, func() error { v, err = l.bolt.GetUint64(k); return err })
-	return v, l.checkKey(err)
-}
-
-// checkKey knows how a key is missed: the library compares the text.
-func (l *logStore) checkKey(err error) error {
-	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
-		return err
+func (l *logStore) GetUint64(k []byte) (uint64, error) {
+	v, err := l.Get(k)
+	if err == nil && len(v) != 8 {
+		err = l.check(fmt.Errorf("%w: %s is not a number", ErrCorrupt, k))
 	}
-	return l.check(err)
+	if err != nil {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(v), nil
 }
 
 func (l *logStore) sinceSnapshot() int64 { return l.stored.Load() - l.base.Load() }
