@@ -63,7 +63,7 @@ var imports = []struct {
 
 	// Like distro it is told who is a member and how to reach it.
 	{"raftstore", []string{"pkg/registry", "proto"},
-		[]string{"github.com/hashicorp/raft", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog",
+		[]string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog",
 			zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"},
 		[]string{module + "/test/simnet"}},
 

@@ -19,8 +19,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -60,9 +62,6 @@ func boltOptions() *bbolt.Options {
 	// The list of free pages is found by a scan at the start, not written at
 	// each commit: after a large truncation that is three times as fast.
 	o.NoFreelistSync = true
-	// In the list as an array a room for several pages is searched for from its
-	// beginning.
-	o.FreelistType = bbolt.FreelistMapType
 	return &o
 }
 
@@ -130,12 +129,12 @@ func checkLog(path string, after uint64) (position, error) {
 			if st.Size() < tx.Size() {
 				return fmt.Errorf("%s: %w: it has %d bytes of %d", path, ErrCorrupt, st.Size(), tx.Size())
 			}
-			if b := tx.Bucket(confBucket); b != nil {
+			if b := tx.Bucket([]byte("conf")); b != nil {
 				if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
 					return err
 				}
 			}
-			logs := tx.Bucket(logBucket)
+			logs := tx.Bucket([]byte("logs"))
 			if logs == nil {
 				return nil
 			}
@@ -163,14 +162,14 @@ func checkLog(path string, after uint64) (position, error) {
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true
-		bolt, err := openBolt(path, o)
+		bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: o})
 		if err != nil {
 			return explain(path, err)
 		}
 		defer bolt.Close()
 		for index := at.first; index <= at.last; index++ {
 			var l raft.Log
-			err := bolt.GetLog(index, &l)
+			err := readLog(bolt, index, &l)
 			if errors.Is(err, raft.ErrLogNotFound) && index <= after {
 				continue // a restored backup leaves a hole
 			}
@@ -223,11 +222,42 @@ func checkHeads(path string) error {
 	return nil
 }
 
+// readLog reads an entry and checks it.
+func readLog(b *raftboltdb.BoltStore, index uint64, l *raft.Log) error {
+	var stored raft.Log
+	if err := b.GetLog(index, &stored); err != nil {
+		if errors.Is(err, raft.ErrLogNotFound) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if stored.Index != index || len(stored.Extensions) != 8 || binary.BigEndian.Uint64(stored.Extensions) != logHash(&stored) {
+		return fmt.Errorf("%w: entry %d is not what was written", ErrCorrupt, index)
+	}
+	stored.Extensions = nil
+	*l = stored
+	return nil
+}
+
+// logHash is kept with each entry: neither bbolt nor the library would notice
+// a byte that has changed, and a node would apply something else than the
+// others.
+func logHash(l *raft.Log) uint64 {
+	var head [17]byte
+	binary.BigEndian.PutUint64(head[:], l.Index)
+	binary.BigEndian.PutUint64(head[8:], l.Term)
+	head[16] = byte(l.Type)
+	h := xxhash.New()
+	_, _ = h.Write(head[:])
+	_, _ = h.Write(l.Data)
+	return h.Sum64()
+}
+
 // A logStore is the log and the votes on disk. It is the [raft.LogStore] and
 // the [raft.StableStore]: bbolt below, and around it what the library does not
 // do: it notices damage and says that nothing can be written any more.
 type logStore struct {
-	bolt *bolt
+	bolt *raftboltdb.BoltStore
 	path string
 	// failed is told of each error that is not the caller's.
 	failed func(error)
@@ -246,18 +276,17 @@ type logStore struct {
 }
 
 func openLog(path string, noSync bool, due int64, failed func(error)) (*logStore, error) {
-	l := &logStore{path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
+	var bolt *raftboltdb.BoltStore
 	err := guard(path, func() (err error) {
-		o := boltOptions()
-		o.NoSync = noSync
-		l.bolt, err = openBolt(path, o)
+		bolt, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions(), NoSync: noSync})
 		return err
 	})
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	if l.last, err = l.bolt.LastIndex(); err != nil {
-		return nil, errors.Join(explain(path, err), l.bolt.Close())
+	l := &logStore{bolt: bolt, path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
+	if l.last, err = bolt.LastIndex(); err != nil {
+		return nil, errors.Join(explain(path, err), bolt.Close())
 	}
 	return l, nil
 }
@@ -282,7 +311,7 @@ func (l *logStore) LastIndex() (index uint64, err error) {
 }
 
 func (l *logStore) GetLog(index uint64, e *raft.Log) error {
-	err := guard(l.path, func() error { return l.bolt.GetLog(index, e) })
+	err := guard(l.path, func() error { return readLog(l.bolt, index, e) })
 	if err == nil && !l.live.Load() { // the library looks at all entries behind the snapshot
 		l.stored.Add(int64(len(e.Data)))
 		l.note(e)
@@ -296,12 +325,18 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 func (l *logStore) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 func (l *logStore) StoreLogs(entries []*raft.Log) error {
-	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(entries) })); err != nil {
-		return err
-	}
+	// The library goes on using its own: these are copies.
+	copies := make([]raft.Log, len(entries))
+	pointers := make([]*raft.Log, len(entries))
 	size := 0
-	for _, e := range entries {
+	for i, e := range entries {
+		copies[i] = *e
+		copies[i].Extensions = binary.BigEndian.AppendUint64(nil, logHash(e))
+		pointers[i] = &copies[i]
 		size += len(e.Data)
+	}
+	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(pointers) })); err != nil {
+		return err
 	}
 	l.stored.Add(int64(size))
 	if l.sinceSnapshot() >= l.due {
@@ -358,14 +393,11 @@ func (l *logStore) Set(k, v []byte) error {
 
 func (l *logStore) Get(k []byte) (v []byte, err error) {
 	err = guard(l.path, func() error { v, err = l.bolt.Get(k); return err })
-	if errors.Is(err, errNoKey) {
-		return nil, err
-	}
-	return v, l.check(err)
+	return v, l.checkKey(err)
 }
 
 func (l *logStore) SetUint64(k []byte, v uint64) error {
-	err := l.check(guard(l.path, func() error { return l.bolt.Set(k, binary.BigEndian.AppendUint64(nil, v)) }))
+	err := l.check(guard(l.path, func() error { return l.bolt.SetUint64(k, v) }))
 	if err != nil && string(k) == "CurrentTerm" && l.live.Load() {
 		// The library would panic and take the node with it, which is of use
 		// without the log, too. Its goroutine ends instead, which holds no
@@ -375,15 +407,17 @@ func (l *logStore) SetUint64(k []byte, v uint64) error {
 	return err
 }
 
-func (l *logStore) GetUint64(k []byte) (uint64, error) {
-	v, err := l.Get(k)
-	if err == nil && len(v) != 8 {
-		err = l.check(fmt.Errorf("%w: %s is not a number", ErrCorrupt, k))
+func (l *logStore) GetUint64(k []byte) (v uint64, err error) {
+	err = guard(l.path, func() error { v, err = l.bolt.GetUint64(k); return err })
+	return v, l.checkKey(err)
+}
+
+// checkKey knows how a key is missed: the library compares the text.
+func (l *logStore) checkKey(err error) error {
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
 	}
-	if err != nil {
-		return 0, err
-	}
-	return binary.BigEndian.Uint64(v), nil
+	return l.check(err)
 }
 
 func (l *logStore) sinceSnapshot() int64 { return l.stored.Load() - l.base.Load() }

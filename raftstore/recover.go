@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -216,14 +217,14 @@ func inspect(dir string) (info Info, err error) {
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true
-		bolt, err := openBolt(path, o)
+		bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: o})
 		if err != nil {
 			return explain(path, err)
 		}
 		defer bolt.Close()
 		for i := max(at.first, index+1); i <= at.last; i++ {
 			var l raft.Log
-			if err := bolt.GetLog(i, &l); err != nil {
+			if err := readLog(bolt, i, &l); err != nil {
 				return err
 			}
 			switch l.Type {
