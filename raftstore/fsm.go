@@ -1,6 +1,7 @@
 package raftstore
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -36,6 +37,8 @@ type fsm struct {
 	log        *zap.Logger
 	warned     time.Time     // of raft's goroutine
 	shown      atomic.Uint64 // index of the last command that readers see the effects of
+	waiters    sync.Mutex
+	moved      chan struct{} // closed when shown has grown; nil: nobody waits; guarded by waiters
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
@@ -75,7 +78,35 @@ func (f *fsm) show(newest registry.Stamp, index uint64, changes []registry.Chang
 	if len(changes) > 0 {
 		f.projection.Commit(changes)
 	}
+	f.waiters.Lock()
 	f.shown.Store(index)
+	if f.moved != nil {
+		close(f.moved)
+		f.moved = nil
+	}
+	f.waiters.Unlock()
+}
+
+// await returns when readers see what the command at an index has done, or when
+// ctx ends.
+func (f *fsm) await(ctx context.Context, index uint64) {
+	for {
+		f.waiters.Lock()
+		if f.shown.Load() >= index {
+			f.waiters.Unlock()
+			return
+		}
+		if f.moved == nil {
+			f.moved = make(chan struct{})
+		}
+		moved := f.moved
+		f.waiters.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // warn speaks once a minute: the log may be full of what this release cannot

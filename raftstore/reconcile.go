@@ -23,6 +23,7 @@ const (
 	// up: while there are writes nobody is ever level with the leader.
 	closeEnough = 256
 	soon        = 100 * time.Millisecond
+	settling    = 2 * time.Millisecond
 	impatient   = time.Second // while something is expected to happen
 )
 
@@ -200,7 +201,13 @@ func (l *lookout) follow(s *Store) time.Duration {
 	}
 	s.hint.Store(&hint)
 	if !s.caughtUp.Load() {
-		index := s.fsm.shown.Load() // that it is in the tables is not enough (cases C18)
+		// That it is in the tables is not enough (cases C18).
+		if leader != "" && l.hasGoal {
+			within, cancel := context.WithTimeout(s.ctx, soon)
+			s.fsm.await(within, l.goal)
+			cancel()
+		}
+		index := s.fsm.shown.Load()
 		switch {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
@@ -416,16 +423,23 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 // Leads tells whether this node leads the group, as far as it knows.
 func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() == raft.Leader }
 
-// ServeState answers another node's RaftState.
-func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
+// ServeState answers another node's RaftState. A new leader answers when it has
+// applied what there was before: until then that is no measure for who wants to
+// have all.
+func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, error) {
 	st := s.status()
-	role := st.Role
-	if role == "leader" && s.settled.Load() != st.Term {
-		// What it has applied is no measure yet for who wants to have all.
-		role = "candidate"
+	for st.Role == "leader" && s.settled.Load() != st.Term {
+		select {
+		case <-time.After(settling):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-s.ctx.Done():
+			return nil, errStopped
+		}
+		st = s.status()
 	}
 	resp := &pb.RaftStateResponse{
-		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: role, Leader: st.Leader,
+		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
 	}
 	for _, server := range st.Servers {

@@ -24,6 +24,8 @@ const (
 	tryTime = 2 * time.Second
 	// enqueueTime is how long a command waits for its place before the log.
 	enqueueTime = time.Second
+	// shownTime is how long a write waits until this node shows it, too.
+	shownTime = time.Second
 )
 
 // ErrNotSent may be wrapped by an error of [Options.Call]: the request has not
@@ -73,6 +75,9 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 		if leader != "" {
 			result, r := s.try(ctx, leader, body)
 			if result != nil {
+				if leader != s.opts.ID {
+					s.awaitShown(ctx, result.GetIndex())
+				}
 				s.metrics.applied.Observe(time.Since(start).Seconds())
 				return result, nil
 			}
@@ -99,6 +104,19 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 		}
 		s.metrics.again.Inc()
 	}
+}
+
+// awaitShown: who has written here reads what he wrote here, though another node
+// has carried it out first. It is written in any case, so this is not waited for
+// long; and not at all where the log is not, or has yet to come.
+func (s *Store) awaitShown(ctx context.Context, index uint64) {
+	if !s.caughtUp.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, shownTime)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	s.fsm.await(ctx, index)
 }
 
 func (s *Store) gaveUp(perhaps bool, cause error) error {
