@@ -1009,6 +1009,32 @@ func TestSnapshotByBytes(t *testing.T) {
 		if st := a.store.Status(); st.Digest != digest || st.LastSnapshot.IsZero() {
 			t.Errorf("after a restart: %+v", st)
 		}
+		// Without the file with the votes the snapshot is worth nothing here.
+		g.kill("a")
+		if err := os.Remove(filepath.Join(a.dir, logFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.start(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), logFile) {
+			t.Errorf("started without its log: %v", err)
+		}
+	})
+}
+
+// A node whose clock is far ahead cannot write: the stamps would stay.
+func TestClockFarAhead(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		ahead := g.others(leader.id)[0]
+		g.kill(ahead.id)
+		ahead.options = func(o *Options) { o.Clock = registry.NewClock(0, 30*24*time.Hour) }
+		g.start(ahead.id)
+		if err := ahead.put("x", "1"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "clock") {
+			t.Errorf("a write from the next month: %v", err)
+		}
+		g.mustPut(leader.id, "x", "2")
+		if newest := leader.store.fsm.tables.newest.Time(); newest.After(time.Now().Add(time.Minute)) {
+			t.Errorf("the newest stamp is %v", newest)
+		}
 	})
 }
 

@@ -120,6 +120,10 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	path := filepath.Join(o.Dir, logFile)
+	if st, err := os.Stat(path); s.snaps.last().index > 0 && (errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0) {
+		// With it went the votes, and what was acknowledged since the snapshot.
+		return nil, advise(fmt.Errorf("%w: %s has snapshots and no file %s", ErrCorrupt, o.Dir, logFile))
+	}
 	at, err := checkLog(path, s.snaps.last().index)
 	if err != nil {
 		return nil, advise(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
 )
 
@@ -291,6 +292,13 @@ func (s *Store) ServeApply(ctx context.Context, from string, body []byte) ([]byt
 	case len(req.Command) > maxCommand:
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the command is too large"}
 	default:
+		// The tables keep stamps as they are: health checks of an instance that
+		// is of the year after next would count for nothing until then. Twice,
+		// because clocks that follow such a stamp are ahead once.
+		if registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+2*maxAhead.Milliseconds()) {
+			resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: fmt.Sprintf("the clock of node %s is ahead of the leader's by days, at %s", from, registry.Stamp(cmd.Clock).Time().UTC().Format(time.RFC3339))}
+			break
+		}
 		if err := s.understood(cmd.Version); err != nil {
 			resp.Result = &pb.Result{Code: pb.Result_NOT_UNDERSTOOD, Text: err.Error()}
 			break
