@@ -387,14 +387,21 @@ func (g *group) awaitEqual(within time.Duration) {
 	})
 }
 
-// three starts a, b and c, and returns who leads.
+// three starts a, b and c, and returns who leads when all have caught up.
 func (g *group) three() *peer {
 	g.t.Helper()
 	g.start("a b c")
 	if err := g.peers["a"].store.Bootstrap([]string{"a", "b", "c"}); err != nil {
 		g.t.Fatal(err)
 	}
-	return g.awaitLeader()
+	leader := g.awaitLeader()
+	for id, p := range g.peers { // before, they vote for nobody who has more than the beginning
+		if p.store == nil {
+			continue
+		}
+		g.await(id+" ready", 10*time.Second, func() bool { ok, _ := p.store.CaughtUp(); return ok })
+	}
+	return leader
 }
 
 func (g *group) others(id string) []*peer {
@@ -931,6 +938,39 @@ func TestVoteWhenCaughtUp(t *testing.T) {
 	})
 }
 
+// Who writes at a node reads it at that node, whoever leads.
+func TestReadOwnWrites(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		views := map[string]*slowView{}
+		for id, p := range g.peers {
+			views[id] = &slowView{}
+			p.options = func(o *Options) { o.Projection = views[id] }
+		}
+		leader := g.three()
+		for i := range 20 {
+			for _, p := range g.peers {
+				value := fmt.Sprint(i, p.id)
+				g.mustPut(p.id, "x", value)
+				if got := p.store.Switches()["x"]; got != value {
+					t.Fatalf("%s shows %q after %q was written there, %s leads", p.id, got, value, leader.id)
+				}
+			}
+		}
+		// One that is behind does not hold up its writers.
+		slow := g.others(leader.id)[0]
+		views[slow.id].wait(5 * time.Second)
+		in := &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: 1, Cluster: "DEFAULT"}, Weight: 1}
+		if err := leader.store.PutInstance(t.Context(), registry.ServiceKey{Namespace: "public", Group: "g", Name: "s"}, in); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		g.mustPut(slow.id, "x", "last")
+		if took := time.Since(start); took < showTime || took > 2*showTime {
+			t.Errorf("a write took %v", took)
+		}
+	})
+}
+
 // A follower that was away gets a snapshot when the log does not reach back.
 func TestFarBehind(t *testing.T) {
 	bubble(t, "a b c", func(t *testing.T, g *group) {
@@ -996,6 +1036,32 @@ func TestSnapshotByBytes(t *testing.T) {
 		g.awaitLeader()
 		if st := a.store.Status(); st.Digest != digest || st.LastSnapshot.IsZero() {
 			t.Errorf("after a restart: %+v", st)
+		}
+		// Without the file with the votes the snapshot is worth nothing here.
+		g.kill("a")
+		if err := os.Remove(filepath.Join(a.dir, logFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.start(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), logFile) {
+			t.Errorf("started without its log: %v", err)
+		}
+	})
+}
+
+// A node whose clock is far ahead cannot write: the stamps would stay.
+func TestClockFarAhead(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		ahead := g.others(leader.id)[0]
+		g.kill(ahead.id)
+		ahead.options = func(o *Options) { o.Clock = registry.NewClock(0, 30*24*time.Hour) }
+		g.start(ahead.id)
+		if err := ahead.put("x", "1"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "clock") {
+			t.Errorf("a write from the next month: %v", err)
+		}
+		g.mustPut(leader.id, "x", "2")
+		if newest := leader.store.fsm.tables.newest.Time(); newest.After(time.Now().Add(time.Minute)) {
+			t.Errorf("the newest stamp is %v", newest)
 		}
 	})
 }
@@ -1349,12 +1415,21 @@ type slowView struct {
 }
 
 func (v *slowView) Commit(changes []registry.Change) {
-	time.Sleep(v.each)
+	v.mu.Lock()
+	each := v.each
+	v.mu.Unlock()
+	time.Sleep(each)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, c := range changes {
 		v.n += len(c.Instances)
 	}
+}
+
+func (v *slowView) wait(each time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.each = each
 }
 
 func (v *slowView) shown() int {

@@ -203,7 +203,13 @@ func (l *lookout) follow(s *Store) time.Duration {
 	}
 	s.hint.Store(&hint)
 	if !s.caughtUp.Load() {
-		index := s.fsm.shown.Load() // that it is in the tables is not enough (cases C18)
+		// That it is in the tables is not enough (cases C18).
+		if leader != "" && l.hasGoal {
+			within, cancel := context.WithTimeout(s.ctx, soon)
+			s.fsm.awaitShown(within, l.goal)
+			cancel()
+		}
+		index := s.fsm.shown.Load()
 		switch {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
@@ -473,7 +479,7 @@ func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, err
 		role, st.Commit = "candidate", 0
 	}
 	resp := &pb.RaftStateResponse{
-		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: role, Leader: st.Leader,
+		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,
 	}
 	for _, server := range st.Servers {

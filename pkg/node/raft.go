@@ -88,7 +88,7 @@ func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, strin
 func raftCall(members *cluster.Cluster) func(context.Context, string, string, []byte) ([]byte, error) {
 	return func(ctx context.Context, to, method string, body []byte) ([]byte, error) {
 		answer, err := members.Call(ctx, to, method, body)
-		if errors.Is(err, cluster.ErrUnreachable) {
+		if errors.Is(err, cluster.ErrUnreachable) || errors.Is(err, cluster.ErrUnknown) || errors.Is(err, cluster.ErrStopped) {
 			err = fmt.Errorf("%w: %w", raftstore.ErrNotSent, err)
 		}
 		return answer, err
