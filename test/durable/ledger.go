@@ -100,9 +100,9 @@ func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var s strings.Builder
-	s.WriteString(fmt.Sprintf("%d acknowledged, %d refused, %d unknown", l.counts[acknowledged], l.counts[refused], l.counts[unknown]))
+	fmt.Fprintf(&s, "%d acknowledged, %d refused, %d unknown", l.counts[acknowledged], l.counts[refused], l.counts[unknown])
 	for _, why := range slices.Sorted(maps.Keys(l.reasons)) {
-		s.WriteString(fmt.Sprintf(" (%d× %s)", l.reasons[why], why))
+		fmt.Fprintf(&s, " (%d× %s)", l.reasons[why], why)
 	}
 	return s.String()
 }
