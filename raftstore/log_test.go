@@ -402,3 +402,27 @@ func TestHeads(t *testing.T) {
 		})
 	}
 }
+
+// What the snapshots are timed by is what the file grows by, also with small
+// entries (cases C44).
+func TestOnDisk(t *testing.T) {
+	l, err := openLog(filepath.Join(t.TempDir(), logFile), true, 1<<40, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	data := make([]byte, 140)
+	for i := uint64(1); i <= 8000; i += 4 {
+		var entries []*raft.Log
+		for j := range uint64(4) {
+			entries = append(entries, &raft.Log{Index: i + j, Term: 1, Data: data})
+		}
+		if err := l.StoreLogs(entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The file doubles when it grows.
+	if counted, file := l.sinceSnapshot(), l.fileBytes(); counted < file*2/5 || counted > file*3/2 {
+		t.Errorf("counted %d bytes, the file has %d", counted, file)
+	}
+}

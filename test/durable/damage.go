@@ -188,8 +188,8 @@ func damaged(ctx context.Context, s *stage) (string, error) {
 			said = text
 		}
 		// The node has not run: what it had is what it has promised.
-		last := i == len(damages)-1
-		if !last {
+		// emptied joins again, too: once is enough for the short form.
+		if last := i == len(damages)-1; !last || !s.full {
 			if err := os.RemoveAll(n.data); err != nil {
 				return "", err
 			}
@@ -200,6 +200,12 @@ func damaged(ctx context.Context, s *stage) (string, error) {
 	}
 	if errs != nil {
 		return "", errors.Join(errs...)
+	}
+	if !s.full {
+		if err := c.startAll(ctx); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d kinds of damage; the first: %s", len(damages), said), hold(ctx, c, l)
 	}
 	// What is advised.
 	if err := move(n.data, n.data+".damaged"); err != nil {
@@ -271,7 +277,7 @@ func fullDisk(ctx context.Context, s *stage) (string, error) {
 		}
 		l.rest()
 		// Enough to outgrow what the file has in reserve.
-		ld := &load{clients: 12, writes: s.of(3000, 6000), from: s.next}
+		ld := &load{clients: 12, writes: s.of(1200, 6000), from: s.next}
 		s.next += ld.writes
 		ld.begin(ctx, c, l)
 		ld.wait()

@@ -99,11 +99,12 @@ func (l *ledger) rate() float64 {
 func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := fmt.Sprintf("%d acknowledged, %d refused, %d unknown", l.counts[acknowledged], l.counts[refused], l.counts[unknown])
+	var s strings.Builder
+	fmt.Fprintf(&s, "%d acknowledged, %d refused, %d unknown", l.counts[acknowledged], l.counts[refused], l.counts[unknown])
 	for _, why := range slices.Sorted(maps.Keys(l.reasons)) {
-		s += fmt.Sprintf(" (%d× %s)", l.reasons[why], why)
+		fmt.Fprintf(&s, " (%d× %s)", l.reasons[why], why)
 	}
-	return s
+	return s.String()
 }
 
 // keys are those of all writes, sorted.

@@ -125,7 +125,7 @@ func (w *writer) request(ctx context.Context, method, path string, q url.Values)
 
 // reason is the constant part of a text, for counting.
 func reason(text string) string {
-	if i := strings.Index(text, "it is not known whether"); i >= 0 {
+	if found := strings.Contains(text, "it is not known whether"); found {
 		return "the node did not know"
 	}
 	return clip(text)

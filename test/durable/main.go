@@ -115,7 +115,7 @@ func run(ctx context.Context, bin string, only *regexp.Regexp, full, keep bool) 
 	}
 	s.close()
 	fmt.Printf("%d scenarios in %.0f s, %d failed, %d skipped\n", ran, time.Since(begin).Seconds(), failed, skipped)
-	if failed > 0 || keep {
+	if failed > 0 && ctx.Err() == nil || keep {
 		fmt.Println("data and logs:", dir)
 	} else if err := os.RemoveAll(dir); err != nil {
 		return err

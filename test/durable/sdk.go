@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,5 +190,3 @@ func (p *provider) off(ctx context.Context, n *node) (bool, error) {
 		return h.IP == p.ip && h.Port == p.port && !h.Enabled
 	}), nil
 }
-
-func (p *provider) address() string { return net.JoinHostPort(p.ip, strconv.Itoa(p.port)) }
