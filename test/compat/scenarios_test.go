@@ -21,6 +21,7 @@ const (
 	batchRestarted  = "Batch after restarts of the server"
 	namespaces      = "Two namespaces isolated"
 	watchGroup      = "Fuzzy watch by group"
+	watchPattern    = "Fuzzy watch by pattern"
 	watchRestarted  = "Fuzzy watch after a restart of the server"
 )
 
@@ -343,7 +344,7 @@ var clientScenarios = []scenario{
 			w.wait(append(there, late)...)
 		}, "watchServices"},
 
-	{"Fuzzy watch by pattern", "Watchers of a part of services' names are told of those in all groups, and only of those.",
+	{watchPattern, "Watchers of a part of services' names are told of those in all groups, and only of those.",
 		func(s *scene) {
 			name := s.service("order").name
 			order := func(group, version string) service { return service{group, name + version} }

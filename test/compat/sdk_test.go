@@ -83,6 +83,7 @@ func javaSDK(name, version string) *sdk {
 		s.lacks["watchServices"] = "the SDK has no fuzzy watch before 3.0"
 	} else {
 		s.notes[watchGroup] = "the SDK's calls for all services of a group, `fuzzyWatch(group, …)`, report the services that are there and then nothing more: they ask for the names `.*`, which the SDK itself takes for those that begin with a dot when a change comes; the driver asks for `*`"
+		s.notes[watchPattern] = "two threads of the SDK tell a new watcher what there is, and now and then both tell of the same service; the driver passes over the second call"
 		s.notes[watchRestarted] = "of a comparison after a reconnect the SDK applies what came and ignores what went, so that a service that went while the server was away is not missed"
 	}
 	if version < "2.1" {

@@ -28,6 +28,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -179,14 +180,24 @@ public final class Driver {
     /** Implements FuzzyWatchEventWatcher, which SDKs before 3.0 do not have. */
     private Object watcher(String subscription) throws ClassNotFoundException {
         Class<?> type = Class.forName("com.alibaba.nacos.api.naming.listener.FuzzyWatchEventWatcher");
+        // Two threads of the SDK tell a new watcher what there is, and both may tell of the same service.
+        Set<String> present = ConcurrentHashMap.newKeySet();
         return Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
             switch (method.getName()) {
                 case "onEvent" -> {
                     Object event = arguments[0];
+                    String change = (String) event.getClass().getMethod("getChangeType").invoke(event);
+                    String group = (String) event.getClass().getMethod("getGroupName").invoke(event);
+                    String service = (String) event.getClass().getMethod("getServiceName").invoke(event);
+                    String key = group + "@@" + service;
+                    if (change.equals("ADD_SERVICE") && !present.add(key)) {
+                        return null;
+                    }
+                    if (change.equals("DELETE_SERVICE")) {
+                        present.remove(key);
+                    }
                     send(JSON.createObjectNode().put("event", "change").put("subscription", subscription)
-                            .put("change", (String) event.getClass().getMethod("getChangeType").invoke(event))
-                            .put("group", (String) event.getClass().getMethod("getGroupName").invoke(event))
-                            .put("service", (String) event.getClass().getMethod("getServiceName").invoke(event)));
+                            .put("change", change).put("group", group).put("service", service));
                     return null;
                 }
                 case "equals" -> {
