@@ -87,6 +87,9 @@ var imports = []struct {
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
 	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist"}, nil},
+	// Clients that remember what they were told. To damage the file of a log it
+	// must know where its pages are.
+	{"test/durable", []string{"pkg/client", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
 	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},

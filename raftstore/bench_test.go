@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -117,5 +119,37 @@ func BenchmarkPersist(b *testing.B) {
 		if err := f.backup(io.Discard); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkStoreLogs writes to the disk, twice for each batch: how long that
+// takes, and what the processor does of it, per entry.
+func BenchmarkStoreLogs(b *testing.B) {
+	for _, batch := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
+			l, err := openLog(filepath.Join(b.TempDir(), logFile), false, 1<<40, func(err error) { b.Error(err) })
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer l.close()
+			logs := registrations(batch)
+			index := uint64(0)
+			var before, after syscall.Rusage
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before)
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, e := range logs {
+					index++
+					e.Index = index
+				}
+				if err := l.StoreLogs(logs); err != nil {
+					b.Fatal(err)
+				}
+			}
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+			cpu := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(index), "ns/entry")
+			b.ReportMetric(float64(cpu)/float64(index), "cpu-ns/entry")
+		})
 	}
 }

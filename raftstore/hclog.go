@@ -54,12 +54,20 @@ func (s *said) now(key string) (missed int, ok bool) {
 }
 
 // quiet are messages of the library at warning or error that say nothing of
-// which an operator should hear: connections end whenever a node does.
+// which an operator should hear: connections end whenever a node does, and a
+// log that begins, or a leader that stops, brings elections. Who leads then, the
+// store says; and so it does if nobody does.
 var quiet = map[string]bool{
-	"failed to decode incoming command": true,
-	"failed to flush response":          true,
-	"failed to accept connection":       true,
-	"found temporary snapshot":          true,
+	"heartbeat timeout reached, starting election":        true,
+	"Election timeout reached, restarting election":       true,
+	"no known peers, aborting election":                   true,
+	"not part of stable configuration, aborting election": true,
+	"failed to get previous log":                          true,
+	"previous log term mis-match":                         true,
+	"failed to decode incoming command":                   true,
+	"failed to flush response":                            true,
+	"failed to accept connection":                         true,
+	"found temporary snapshot":                            true,
 }
 
 // A bridge hands the log of the Raft library to zap. What the library calls
@@ -80,7 +88,7 @@ func (b *bridge) Log(level hclog.Level, msg string, args ...any) {
 	switch {
 	case level == hclog.Trace || level == hclog.Off:
 		return
-	case level >= hclog.Warn && !quiet[msg]:
+	case level >= hclog.Warn && !quiet[msg] && !strings.HasPrefix(msg, "rejecting "):
 		to = zapcore.WarnLevel
 	}
 	if !b.log.Core().Enabled(to) {

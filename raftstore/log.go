@@ -1,9 +1,11 @@
 package raftstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"os"
 	"path/filepath"
@@ -111,6 +113,9 @@ func checkLog(path string, after uint64) (position, error) {
 	if err != nil {
 		return at, explain(path, err)
 	}
+	if err := checkHeads(path); err != nil {
+		return at, err
+	}
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true // does not look for free pages, where bbolt panics on a goroutine of its own
@@ -176,6 +181,45 @@ func checkLog(path string, after uint64) (position, error) {
 		return nil
 	})
 	return at, err
+}
+
+// checkHeads looks at the two heads of a bbolt file. bbolt goes on with the older
+// one if the newer one is damaged, and the last thing that was written, a vote
+// or an acknowledged entry, is gone without a word. A write of a head that was
+// cut short is not the reason: a head is within one sector of a disk.
+func checkHeads(path string) error {
+	const (
+		pageHead = 16         // bytes before what is below
+		magic    = 0xED0CDAED // of bbolt
+		size     = 64         // with the sum at its end
+		sumAt    = size - 8
+	)
+	f, err := os.Open(path)
+	if err != nil {
+		return explain(path, err)
+	}
+	defer f.Close()
+	whole := 0
+	// Pages are as large as those of the machine that made the file; a head that
+	// is whole tells.
+	for page := int64(512); page <= 64<<10 && whole < 2; page *= 2 {
+		whole = 0
+		for _, at := range []int64{0, page} {
+			b := make([]byte, size)
+			if _, err := f.ReadAt(b, at+pageHead); err != nil {
+				continue
+			}
+			sum := fnv.New64a()
+			_, _ = sum.Write(b[:sumAt])
+			if binary.NativeEndian.Uint32(b) == magic && int64(binary.NativeEndian.Uint32(b[8:])) == page && binary.NativeEndian.Uint64(b[sumAt:]) == sum.Sum64() {
+				whole++
+			}
+		}
+	}
+	if whole < 2 {
+		return fmt.Errorf("%s: %w: not both of its heads are whole", path, ErrCorrupt)
+	}
+	return nil
 }
 
 // readLog reads an entry and checks it.
@@ -477,6 +521,29 @@ func madeAt(id string) time.Time {
 
 func (s *snapshots) last() shot { return *s.newest.Load() }
 
+// discard removes snapshots that have come from another node and cannot be read:
+// with them, this node would not start again.
+func (s *snapshots) discard() {
+	metas, err := s.List()
+	if err != nil {
+		return
+	}
+	newest := shot{}
+	for _, m := range slices.Backward(metas) { // from the oldest on
+		_, r, err := s.Open(m.ID)
+		if err == nil {
+			_, err = CheckSnapshot(r)
+			_ = r.Close()
+		}
+		if errors.Is(err, ErrDamaged) || errors.Is(err, ErrNewer) {
+			_ = os.RemoveAll(filepath.Join(s.dir, m.ID)) // if it stays, the next start says so
+			continue
+		}
+		newest = shot{index: m.Index, config: m.ConfigurationIndex, size: m.Size, at: madeAt(m.ID)}
+	}
+	s.newest.Store(&newest)
+}
+
 // Create begins a snapshot, of this node's tables or one that is received.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, t raft.Transport) (raft.SnapshotSink, error) {
 	begin := time.Now()
@@ -502,6 +569,9 @@ type counted struct {
 }
 
 func (c *counted) Write(b []byte) (int, error) {
+	if c.shot.size == 0 && !bytes.HasPrefix([]byte(snapshotMagic), b[:min(len(b), len(snapshotMagic))]) {
+		return 0, fmt.Errorf("%w: it does not begin like one", ErrDamaged)
+	}
 	n, err := c.SnapshotSink.Write(b)
 	c.shot.size += int64(n)
 	return n, err

@@ -82,6 +82,9 @@ func (s *Store) reconcileLoop() {
 		case <-timer.C:
 		}
 		s.opts.Awake()
+		if s.doubt.Swap(false) {
+			s.ask(s.others())
+		}
 		var wait time.Duration
 		if s.raft.State() == raft.Leader {
 			wait = l.lead(s)
@@ -98,7 +101,9 @@ type lookout struct {
 	goal    uint64 // of a follower: what the leader had applied when it was asked first
 	hasGoal bool
 	missing map[string]time.Time
-	unsure  bool // the index of the configuration is not what it was taken for
+	alone   time.Time // when it was first seen that nobody leads; zero: somebody does
+	warned  bool      // of that
+	unsure  bool      // the index of the configuration is not what it was taken for
 	said    string
 }
 
@@ -106,12 +111,14 @@ type lookout struct {
 // wait.
 func (l *lookout) lead(s *Store) time.Duration {
 	s.hint.Store(new(""))
+	l.leaderless(s, false)
 	if term := s.raft.CurrentTerm(); l.term != term {
 		if _, err := answer(s.ctx, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() }); err != nil {
 			return impatient // it leads no more, which wakes the loop
 		}
 		l.term = term
 		l.missing = map[string]time.Time{}
+		s.settled.Store(term)
 		s.zap.Info("this node leads the group", zap.Uint64("term", term))
 		s.isCaughtUp()
 	}
@@ -172,14 +179,11 @@ func (l *lookout) lead(s *Store) time.Duration {
 // follow finds out who leads and whether this node is as far.
 func (l *lookout) follow(s *Store) time.Duration {
 	_, leader := s.raft.LeaderWithID()
+	l.leaderless(s, leader == "")
 	var ask []string
 	switch {
 	case leader == "":
-		for _, m := range s.opts.Members() {
-			if m.Alive && m.ID != s.opts.ID {
-				ask = append(ask, m.ID)
-			}
-		}
+		ask = s.others()
 	case !s.caughtUp.Load() && string(leader) != s.opts.ID:
 		ask = []string{string(leader)}
 	}
@@ -190,7 +194,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 			continue
 		}
 		hint = id
-		if !l.hasGoal {
+		if !l.hasGoal && state.Commit > 0 {
 			l.goal, l.hasGoal = state.Applied, true
 		}
 	}
@@ -199,7 +203,13 @@ func (l *lookout) follow(s *Store) time.Duration {
 	}
 	s.hint.Store(&hint)
 	if !s.caughtUp.Load() {
-		index, _ := s.fsm.digest()
+		// That it is in the tables is not enough (cases C18).
+		if leader != "" && l.hasGoal {
+			within, cancel := context.WithTimeout(s.ctx, soon)
+			s.fsm.awaitShown(within, l.goal)
+			cancel()
+		}
+		index := s.fsm.shown.Load()
 		switch {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
@@ -223,6 +233,27 @@ func (l *lookout) follow(s *Store) time.Duration {
 	return s.opts.Reconcile
 }
 
+// leaderlessTime is how long an election may take before it is worth a line in
+// the log of the node.
+const leaderlessTime = 5 * time.Second
+
+// leaderless tells operators when there has been no leader for long, and when
+// there is one again. A node that has no log yet waits for others, not for one.
+func (l *lookout) leaderless(s *Store, is bool) {
+	switch {
+	case !is || s.raft.LastIndex() == 0:
+		if l.warned {
+			s.zap.Info("the log has a leader again")
+		}
+		l.alone, l.warned = time.Time{}, false
+	case l.alone.IsZero():
+		l.alone = time.Now()
+	case !l.warned && time.Since(l.alone) >= leaderlessTime:
+		l.warned = true
+		s.zap.Warn("the log has no leader: nothing can be written to it until a majority of its voters is there", zap.Duration("for", time.Since(l.alone)))
+	}
+}
+
 func (s *Store) isCaughtUp() {
 	s.caughtUp.Store(true)
 	s.ready.Store(true)
@@ -237,6 +268,17 @@ func (s *Store) CaughtUp() (bool, string) {
 		return true, ""
 	}
 	return false, *s.unready.Load()
+}
+
+// others are the members that can be asked.
+func (s *Store) others() []string {
+	var ids []string
+	for _, m := range s.opts.Members() {
+		if m.Alive && m.ID != s.opts.ID {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
 }
 
 // ask asks nodes for their state, all at once; who does not answer in time, or
@@ -267,7 +309,11 @@ func (s *Store) ask(ids []string) map[string]*pb.RaftStateResponse {
 	}
 	wg.Wait()
 	for _, state := range states {
-		s.sawGeneration(state.Generation)
+		// One that has nothing has its generation by hearsay.
+		if state.Last > 0 {
+			s.readopt(state.Generation)
+			s.sawGeneration(state.Generation)
+		}
 	}
 	return states
 }
@@ -416,8 +462,22 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() == raft.Leader }
 
 // ServeState answers another node's RaftState.
-func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
+func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+	// Until an entry of its own term is safe, a new leader does not know what
+	// else is, and may not have applied all that was acknowledged: it must not be
+	// taken for the measure.
+	if term := s.raft.CurrentTerm(); s.raft.State() == raft.Leader && s.settled.Load() != term {
+		within, cancel := context.WithTimeout(ctx, askTime/2)
+		if _, err := answer(within, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() }); err == nil {
+			s.settled.Store(term)
+		}
+		cancel()
+	}
 	st := s.status()
+	role := st.Role
+	if role == "leader" && s.settled.Load() != st.Term {
+		role, st.Commit = "candidate", 0
+	}
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,

@@ -104,6 +104,34 @@ func (s *Store) adopt(g uint64) uint64 {
 	return g
 }
 
+// heardGeneration is told what somebody at the Raft port says. Anybody can say
+// anything there where nothing is encrypted, and a log is thrown away for it:
+// so the members are asked.
+func (s *Store) heardGeneration(g uint64) {
+	if own := s.generation.Load(); own != 0 && g > own {
+		s.doubt.Store(true)
+		s.Changed()
+	}
+}
+
+// readopt leaves a generation that is not that of the others, as long as this
+// node has nothing of it.
+func (s *Store) readopt(g uint64) {
+	s.adopting.Lock()
+	defer s.adopting.Unlock()
+	if own := s.generation.Load(); own == 0 || own == g || s.raft.LastIndex() > 0 || s.ended.Load() != nil {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(s.opts.Dir, bootstrapFile)); err == nil {
+		return
+	}
+	if err := writeGeneration(s.opts.Dir, g); err != nil {
+		s.fail(err)
+		return
+	}
+	s.generation.Store(g)
+}
+
 // sawGeneration is told which generation another node of the cluster has.
 func (s *Store) sawGeneration(g uint64) {
 	s.adopting.Lock()

@@ -34,7 +34,11 @@ type benchOptions struct {
 	together        bool
 	subscribeServer string
 	connections     int // 0: as the scenario has it
-	instances       int // of a connection
+	instances       int // of a connection; 0: as the scenario has it
+	services        int // 0: as the scenario has it
+	http            bool
+	checks          bool
+	keep            bool
 	load            int // changes a second; 0: as the scenario has it
 	kill            bool
 	concurrency     int
@@ -52,6 +56,7 @@ type benchScenario struct {
 	concurrency func(connections int) int
 	duration    time.Duration
 	servers     benchServers
+	instances   int // of a connection; 0: one
 	run         func(context.Context, *benchRun) error
 }
 
@@ -59,22 +64,24 @@ type benchScenario struct {
 type benchServers int
 
 const (
-	benchAny     benchServers = iota // one, or with --together all
-	benchOne                         // and perhaps another one for subscribers
-	benchCluster                     // all, at least two
+	benchAny      benchServers = iota // one, or with --together all
+	benchOne                          // and perhaps another one for subscribers
+	benchTogether                     // all
+	benchCluster                      // all, at least two
 )
 
 func same(n int) int { return n }
 
 var benchScenarios = []benchScenario{
-	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchAny, benchRegister},
-	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchOne, benchQuery},
-	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchOne, benchPush},
-	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchOne, benchFanOut},
-	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchAny, benchIdle},
-	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchAny, benchStorm},
-	{"lag", "of a cluster: --load changes a second (5000) on all nodes; from a change to subscribers on the others, and how soon all digests are equal when the load stops", 64, same, 10 * time.Second, benchCluster, benchLag},
-	{"failover", "of a cluster: the first server is killed, its clients go to the others; until each has registered again, and whether subscribers there saw any of them missing, in --duration after that too", 5000, same, 20 * time.Second, benchCluster, benchFailover},
+	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchAny, 0, benchRegister},
+	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchOne, 0, benchQuery},
+	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchOne, 0, benchPush},
+	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchOne, 0, benchFanOut},
+	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchAny, 0, benchIdle},
+	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchAny, 0, benchStorm},
+	{"lag", "of a cluster: --load changes a second (5000) on all nodes; from a change to subscribers on the others, and how soon all digests are equal when the load stops", 64, same, 10 * time.Second, benchCluster, 0, benchLag},
+	{"failover", "of a cluster: the first server is killed, its clients go to the others; until each has registered again, and whether subscribers there saw any of them missing, in --duration after that too", 5000, same, 20 * time.Second, benchCluster, 0, benchFailover},
+	{"persist", "each connection registers 100 persistent instances in services of 20, round after round, each time with other metadata, and removes them in the end", 64, same, 10 * time.Second, benchTogether, persistEach, benchPersist},
 }
 
 func benchCommand(p *process) *cobra.Command {
@@ -90,7 +97,7 @@ func benchCommand(p *process) *cobra.Command {
 		Short: "Measure a server or a cluster: registrations, queries, pushes, memory, replication",
 		Long: `Measure any server that speaks the gRPC protocol of Nacos. Each scenario is run
 against each of --servers, one after the other, or with --together against all of
-them at once; those of a cluster always are, and "all" leaves them out:
+them at once; those of a cluster and persist always are, and "all" leaves them out:
 
 ` + list.String() + `
 RATE, P50, P99 and MAX are of operations as this client sees them: a request and
@@ -103,7 +110,7 @@ is found by the port it listens on, or named with --server-pid.
 Client and server on one machine share its processors: compare servers with each
 other on one machine, not with figures from elsewhere. Everything is registered
 in the group STARLING_BENCH and goes when the run ends, at the latest 10 minutes
-after it began. Do not point it at a server that others need.`,
+after it began; persistent instances stay if the run is killed, or with --keep. Do not point it at a server that others need.`,
 		Example: `  starling bench register query                        # of a node on this machine
   starling bench all --servers 10.0.0.1:8848,10.0.0.2:8848
   starling bench push --servers 10.0.0.1:8848 --subscribe-server 10.0.0.2:8848
@@ -129,7 +136,11 @@ after it began. Do not point it at a server that others need.`,
 	f.BoolVar(&opts.together, "together", false, "share the connections among all --servers, as the clients of a cluster do (register, idle, storm)")
 	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, fan-out; default the one that is changed)")
 	f.IntVar(&opts.connections, "connections", 0, "connections (default as above)")
-	f.IntVar(&opts.instances, "instances", 1, "instances that each connection publishes; more than one are in services that all connections share (idle)")
+	f.IntVar(&opts.instances, "instances", 0, "instances of each connection (idle: default 1, more are in services that all share; persist: default 100)")
+	f.IntVar(&opts.services, "services", 0, "services that all instances are spread over (persist; default one for 20 instances)")
+	f.BoolVar(&opts.http, "http", false, "write over HTTP instead of gRPC (persist)")
+	f.BoolVar(&opts.checks, "checks", false, "leave the health checks on that persistent instances have by default: nobody answers at the addresses that are registered here (persist)")
+	f.BoolVar(&opts.keep, "keep", false, "register each instance at least once, and leave them there (persist)")
 	f.IntVar(&opts.load, "load", 0, "changes a second (lag), or beside what is measured, of services that nobody follows (push)")
 	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover)")
 	f.IntVar(&opts.concurrency, "concurrency", 0, "requests, or set-ups of connections, under way at once (default one per connection; idle 64)")
@@ -153,8 +164,10 @@ func (o *benchOptions) validate(names []string) error {
 	switch {
 	case o.connections < 0 || o.connections > benchMaxConnections:
 		return fmt.Errorf("--connections must be between 1 and %d", benchMaxConnections)
-	case o.instances < 1 || o.instances > benchMaxInstances:
+	case o.instances < 0 || o.instances > benchMaxInstances:
 		return fmt.Errorf("--instances must be between 1 and %d", benchMaxInstances)
+	case o.services < 0 || o.services > benchMaxConnections:
+		return fmt.Errorf("--services must be between 1 and %d", benchMaxConnections)
 	case o.load < 0 || o.load > benchMaxLoad:
 		return fmt.Errorf("--load must be between 1 and %d", benchMaxLoad)
 	case o.concurrency < 0 || o.concurrency > benchMaxConnections:
@@ -194,11 +207,11 @@ func bench(ctx context.Context, p *process, opts *benchOptions, names []string) 
 	var results []*benchResult
 	var failed []error
 	for _, s := range benchScenarios {
-		if !slices.Contains(names, s.name) && !(slices.Contains(names, "all") && s.servers != benchCluster) {
+		if !slices.Contains(names, s.name) && !(slices.Contains(names, "all") && s.servers <= benchOne) {
 			continue
 		}
 		runs := slices.Collect(slices.Chunk(opts.servers, 1))
-		if opts.together || s.servers == benchCluster {
+		if opts.together || s.servers > benchOne {
 			runs = [][]string{opts.servers}
 		}
 		for _, servers := range runs {

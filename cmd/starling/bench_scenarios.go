@@ -27,6 +27,9 @@ type benchRun struct {
 	connections     int
 	concurrency     int
 	instances       int
+	services        int // 0: as the scenario has it
+	http, checks    bool
+	keep            bool
 	rate            int // changes a second; 0: as the scenario has it
 	kill            bool
 	duration        time.Duration
@@ -51,7 +54,7 @@ type benchRun struct {
 
 func newBenchRun(s *benchScenario, servers []string, opts *benchOptions) *benchRun {
 	r := &benchRun{benchRecorder: newBenchRecorder(), scenario: s, servers: servers, server: servers[0], subscribeServer: servers[0],
-		connections: s.connections, instances: opts.instances, rate: opts.load, kill: opts.kill, duration: s.duration,
+		connections: s.connections, instances: cmp.Or(opts.instances, s.instances, 1), services: opts.services, http: opts.http, checks: opts.checks, keep: opts.keep, rate: opts.load, kill: opts.kill, duration: s.duration,
 		say: func(string) {}, ask: func(string) {}}
 	if opts.connections != 0 {
 		r.connections = opts.connections
@@ -199,23 +202,33 @@ func (r *benchRun) dialAll(ctx context.Context, at func(i int) string, push func
 	return conns, err
 }
 
-// load keeps r.concurrency requests under way for r.duration, after a warm-up
-// of up to a second. next makes the n-th request of a worker, on buf.
+// load keeps r.concurrency requests under way, see work. next makes the n-th
+// request of a worker, on buf.
 func (r *benchRun) load(ctx context.Context, conns []*client.Conn, typ string, next func(worker, n int, buf []byte) []byte) error {
+	return r.work(ctx, 0, func(ctx context.Context, w, n int, buf []byte) ([]byte, error) {
+		buf = next(w, n, buf)
+		_, err := conns[w%len(conns)].Request(ctx, typ, buf)
+		return buf, err
+	})
+}
+
+// work has r.concurrency workers for r.duration, after a warm-up of up to a
+// second. do is the n-th operation of a worker, and returns buf to be used
+// again; each worker does atLeast of them.
+func (r *benchRun) work(ctx context.Context, atLeast int, do func(ctx context.Context, worker, n int, buf []byte) ([]byte, error)) error {
 	loading, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for w := range r.concurrency {
-		c := conns[w%len(conns)]
 		wg.Go(func() {
 			var buf []byte
-			for n := 0; loading.Err() == nil; n++ {
-				buf = next(w, n, buf[:0])
+			for n := 0; loading.Err() == nil || n < atLeast && ctx.Err() == nil; n++ {
 				start := time.Now()
 				// The last request of each worker is finished: one that is
 				// cut off would count as failed.
-				if _, err := c.Request(context.WithoutCancel(ctx), typ, buf); err != nil {
+				var err error
+				if buf, err = do(context.WithoutCancel(ctx), w, n, buf[:0]); err != nil {
 					r.fail(1, err)
-					if c.Err() != nil || !sleep(loading, 100*time.Millisecond) {
+					if !sleep(loading, 100*time.Millisecond) {
 						return
 					}
 					continue
@@ -261,10 +274,11 @@ const (
 	benchDigits = 12
 )
 
-func appendInstance(b []byte, ip string, port, seq int) []byte {
+func appendInstance(b []byte, ip string, port, seq int, ephemeral bool) []byte {
 	b = append(append(b, `{"ip":"`...), ip...)
 	b = strconv.AppendInt(append(b, `","port":`...), int64(port), 10)
-	b = append(b, `,"weight":1.0,"healthy":true,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","metadata":{`...)
+	b = append(b, `,"weight":1.0,"healthy":true,"enabled":true,"ephemeral":`...)
+	b = append(strconv.AppendBool(b, ephemeral), `,"clusterName":"DEFAULT","metadata":{`...)
 	if seq > 0 {
 		b = fmt.Appendf(b, benchMark+`%0*d",`, benchDigits, seq)
 	}
@@ -273,7 +287,7 @@ func appendInstance(b []byte, ip string, port, seq int) []byte {
 
 func registerBody(b []byte, service, ip string, port, seq int) []byte {
 	b = append(appendRef(b, service), `,"type":"registerInstance","instance":`...)
-	return append(appendInstance(b, ip, port, seq), `,"module":"naming"}`...)
+	return append(appendInstance(b, ip, port, seq, true), `,"module":"naming"}`...)
 }
 
 // batchBody publishes n instances; the first one is marked.
@@ -283,7 +297,7 @@ func batchBody(b []byte, service string, n, seq int) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendInstance(b, "10.0.0."+strconv.Itoa(10+i), 8080, seq)
+		b = appendInstance(b, "10.0.0."+strconv.Itoa(10+i), 8080, seq, true)
 		seq = 0
 	}
 	return append(b, `],"module":"naming"}`...)

@@ -42,7 +42,7 @@ func TestBench(t *testing.T) {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	if len(lines) != len(benchScenarios)-2 { // those of a cluster come last and are not among all
+	if len(lines) != len(benchScenarios)-3 { // those that are not among all come last
 		t.Fatalf("%d results: %s", len(lines), stdout)
 	}
 	for i, line := range lines {
@@ -215,7 +215,8 @@ func TestBenchRefusals(t *testing.T) {
 	f(exitUsage, "two --servers", "failover")
 	f(exitUsage, "query is of one server", "register", "query", "--together", "--servers", "a:1,b:1")
 	f(exitUsage, "is of one server", "all", "--together")
-	f(exitUsage, "--instances", "idle", "--instances", "0")
+	f(exitUsage, "--instances", "idle", "--instances", "-1")
+	f(exitUsage, "--services", "persist", "--services", "-1")
 	f(exitUsage, "--load", "push", "--load", "-1")
 	f(exitUsage, "--server-pid", "push", "--servers", "a:1,b:1", "--server-pid", "1")
 	f(exitFailed, "push on 127.0.0.1:1", "push", "--servers", "127.0.0.1:1", "--connections", "1")

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -136,6 +138,7 @@ type Prober struct {
 	allowance float64       // probes that may begin
 	refilled  time.Duration // when
 	told      time.Duration // when news was last logged; changed with mu
+	looked    time.Duration // when the loop last looked at what has changed
 
 	ctx    context.Context // ends everything
 	cancel context.CancelFunc
@@ -209,8 +212,11 @@ const (
 	firstDelay = 2 * time.Second
 	// rereadGap bounds how often the instances of a service are read while
 	// they are changed all the time.
-	rereadGap = 200 * time.Millisecond
-	dueBatch  = 1024
+	rereadGap = time.Second
+	// readPace is how long the loop rests between looks at what has changed:
+	// each goes through all services that must not be read yet.
+	readPace = 50 * time.Millisecond
+	dueBatch = 1024
 	// pace is how long the loop rests between probes that wait for the rate.
 	pace = 5 * time.Millisecond
 	// tellEvery bounds the lines in the log.
@@ -593,25 +599,33 @@ func (p *Prober) tidyLocked(w *watched) {
 func (p *Prober) readChanged() (wait time.Duration) {
 	wait = time.Minute
 	p.marks.Lock()
-	var keys map[registry.ServiceKey]bool
-	if len(p.changed) > 0 {
-		keys, p.changed = p.changed, map[registry.ServiceKey]bool{}
+	var keys []registry.ServiceKey
+	if rest := p.looked + readPace - p.now(); len(p.changed) > 0 && rest > 0 {
+		wait = rest
+	} else if len(p.changed) > 0 {
+		keys = slices.AppendSeq(make([]registry.ServiceKey, 0, len(p.changed)), maps.Keys(p.changed))
+		p.looked = p.now()
 	}
 	p.marks.Unlock()
-	for key := range keys {
-		p.mu.Lock()
-		rest := time.Duration(0)
+	due := keys[:0]
+	p.mu.Lock()
+	for _, key := range keys {
 		if w := p.services[key]; w != nil {
-			rest = w.read + rereadGap - p.now()
+			if rest := w.read + rereadGap - p.now(); rest > 0 {
+				wait = min(wait, rest)
+				continue
+			}
 		}
-		p.mu.Unlock()
-		if rest > 0 {
-			wait = min(wait, rest)
-			p.marks.Lock()
-			p.changed[key] = true
-			p.marks.Unlock()
-			continue
-		}
+		due = append(due, key)
+	}
+	p.mu.Unlock()
+	// What changes from now on is another change.
+	p.marks.Lock()
+	for _, key := range due {
+		delete(p.changed, key)
+	}
+	p.marks.Unlock()
+	for _, key := range due {
 		p.read(key)
 	}
 	return wait

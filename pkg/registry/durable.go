@@ -167,7 +167,9 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 			touches(o.InstanceKey, o.Cause, o.Clock)
 		}
 		for _, i := range c.Instances {
-			n.durable = &durableNews{committed: true}
+			if !i.Is.probedAs(s.persistent[i.InstanceKey]) {
+				n.durable = &durableNews{committed: true}
+			}
 			r.persistLocked(s, i.InstanceKey, i.Is, now)
 			touches(i.InstanceKey, i.Cause, i.Clock)
 		}
@@ -188,6 +190,12 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 	}
 	sh.mu.Unlock()
 	r.tell(key, n)
+}
+
+// probedAs reports whether nothing has changed for who checks it. Both may be
+// nil.
+func (p *Persistent) probedAs(was *Persistent) bool {
+	return p != nil && was != nil && p.Since == was.Since && p.Judged == was.Judged && p.Healthy == was.Healthy && p.Cluster == was.Cluster
 }
 
 // holds reports whether a change makes something that is to be remembered.

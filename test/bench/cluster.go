@@ -44,6 +44,8 @@ var clusterScenarios = []struct {
 	{"pull", (*clusterRun).pull},
 	{"rest", (*clusterRun).rest},
 	{"failover", (*clusterRun).failover},
+	{"persist", (*clusterRun).persist},
+	{"restore", (*clusterRun).restore},
 }
 
 func runCluster(args []string) error {
@@ -184,11 +186,19 @@ func (g *group) addrs(of ...int) string {
 
 // exec starts node i with an empty data directory.
 func (g *group) exec(i int) error {
-	name := string(rune('a' + i))
-	data := filepath.Join(g.dir, name)
-	if err := os.RemoveAll(data); err != nil {
+	if err := os.RemoveAll(g.data(i)); err != nil {
 		return err
 	}
+	return g.again(i)
+}
+
+func (g *group) name(i int) string { return string(rune('a' + i)) }
+
+func (g *group) data(i int) string { return filepath.Join(g.dir, g.name(i)) }
+
+// again starts node i with what it had.
+func (g *group) again(i int) error {
+	data, name := g.data(i), g.name(i)
 	s := &server{port: g.ports[i], dir: data}
 	// All clients come from one address here.
 	s.cmd = exec.Command(g.run.bin, "serve", "--port", strconv.Itoa(g.ports[i]), "--data-dir", data, "--name", name, "--join", g.addrs(0, 1, 2), "--expect", "2",
@@ -274,9 +284,10 @@ func (g *group) stop() error {
 			_ = s.cmd.Process.Kill()
 		}
 	}
-	for _, s := range g.nodes {
+	for i, s := range g.nodes {
 		if s != nil {
 			_ = s.cmd.Wait()
+			g.nodes[i] = nil
 		}
 	}
 	return os.RemoveAll(g.dir)

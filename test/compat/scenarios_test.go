@@ -28,12 +28,14 @@ const (
 // SDK, a driver process, unless they ask for their own; so each uses services of its own.
 type scenario struct {
 	name   string
-	proves string // one sentence for the report
-	run    func(*scene)
-	needs  string // an operation that not every SDK has
+	proves string       // one sentence for the report
+	run    func(*scene) // nil: a test of its own plays it
+	needs  string       // an operation that not every SDK has
 }
 
-var scenarios = []scenario{
+var scenarios = slices.Concat(clientScenarios, persistentScenarios)
+
+var clientScenarios = []scenario{
 	{"Connect", "A client connects and reports that it is connected.",
 		func(s *scene) {
 			c := s.client()

@@ -48,6 +48,7 @@ public final class Driver {
     private static final Map<String, String> OPTIONAL = Map.of(
             "batchRegister", "batchRegisterInstance",
             "batchRemove", "batchDeregisterInstance",
+            "protected", "getService",
             "watchServices", "fuzzyWatchWithServiceKeys");
 
     private final PrintStream out;
@@ -116,7 +117,7 @@ public final class Driver {
         ObjectNode result = JSON.createObjectNode();
         switch (op) {
             case "close" -> client.shutDown();
-            // Registering again is how this SDK changes an ephemeral instance.
+            // Registering again is how this SDK changes an instance.
             case "register", "update" -> client.registerInstance(service, group, toSdk(r.get("instance")));
             case "deregister" -> client.deregisterInstance(service, group, toSdk(r.get("instance")));
             case "batchRegister", "batchRemove" -> call(client, OPTIONAL.get(op), service, group, batch(r));
@@ -240,6 +241,7 @@ public final class Driver {
         instance.setHealthy(i.get("healthy").asBoolean());
         instance.setEnabled(i.get("enabled").asBoolean());
         instance.setClusterName(i.get("cluster").asText());
+        instance.setEphemeral(i.get("ephemeral").asBoolean());
         Map<String, String> metadata = new HashMap<>();
         i.path("metadata").fields().forEachRemaining(e -> metadata.put(e.getKey(), e.getValue().asText()));
         instance.setMetadata(metadata);
@@ -256,6 +258,7 @@ public final class Driver {
                     .put("healthy", h.isHealthy())
                     .put("enabled", h.isEnabled())
                     .put("cluster", h.getClusterName())
+                    .put("ephemeral", h.isEphemeral())
                     .set("metadata", JSON.valueToTree(h.getMetadata()));
         }
         return list;
