@@ -116,6 +116,8 @@ var schedules = []named{
 		events: "20s storm 15000; 22s freeze leader; 22.4s cont it; 25s freeze leader; 26s cont it; 29s freeze leader; 31.2s cont it"},
 	{name: "log, leader is not heard", undo: 80 * time.Second, events: "20s storm 8000; 22s oneway leader next; 34s storm 4000; 35s heal it next"},
 	{name: "log, leader does not hear", undo: 80 * time.Second, events: "20s which leader; 20s storm 8000; 22s oneway next it; 34s storm 4000; 35s heal it next"},
+	// Writes are carried out and not answered, and tried again.
+	{name: "log, answers are lost", undo: 80 * time.Second, events: "20s which leader; 20s storm 40000; " + mute(22, 60)},
 	{name: "log, leader cut off", undo: 80 * time.Second, events: "20s storm 8000; 22s iso leader; 34s storm 4000; 35s healall; 40s storm 3000; 41s iso leader; 42s healall"},
 	{name: "log, two of three are killed", kinds: "java go java beat", undo: 90 * time.Second,
 		events: "20s storm 6000; 22s kill 0; 22.5s kill 1; 45s update 2; 45s update 1; 50s dereg 2; 50s gone 4 1000; 60s start 0; 62s start 1"},
@@ -149,6 +151,15 @@ func flap(n int) string {
 	var b strings.Builder
 	for t := 20; t < 620; t += 20 {
 		fmt.Fprintf(&b, "%ds freeze %d; %ds cont %d; ", t, n, t+10, n)
+	}
+	return b.String()
+}
+
+// mute lets nobody hear what the leader says to the next node, for moments.
+func mute(from, to int) string {
+	var b strings.Builder
+	for t := from; t < to; t += 3 {
+		fmt.Fprintf(&b, "%ds oneway it next; %d.8s heal it next; ", t, t+1)
 	}
 	return b.String()
 }

@@ -125,7 +125,7 @@ func (w *writer) writes() {
 		}
 		o := op{node: n.id, value: w.c.ledger.value()}
 		switch x := w.rand.IntN(10); {
-		case x < 5:
+		case x < 4:
 			o.key = key{instanceKey, w.rand.IntN(instanceKeys)}
 			o.what = []what{put, put, remove}[w.rand.IntN(3)]
 		case x < 8:
