@@ -106,7 +106,7 @@ attack-full: build
 durable: build ## kill and damage clusters under clients that remember, 90 s
 	@go run ./test/durable -bin $(BIN) 2>&1 | tee bin/durable.log
 
-durable-full: build ## the same with more writes, and 100,000 of them: ten minutes
+durable-full: build ## the same with more writes, and 100,000 of them: three minutes
 	go run ./test/durable -bin $(BIN) -full
 
 SOAK ?= 30m

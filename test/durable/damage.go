@@ -285,24 +285,15 @@ func fullDisk(ctx context.Context, s *stage) (string, error) {
 		if !strings.Contains(n.since(mark), "no space left") {
 			return strings.Join(said, "; "), fmt.Errorf("node %s, the %s, does not say that its disk is full: %s", n.name, who, n.lastLine())
 		}
-		n.lastWords(mark)
-		if n.running() {
-			if r, err := raftOf(ctx, n); err != nil || r.Role != "failed" {
-				return "", fmt.Errorf("node %s with a full disk calls itself %v (%w)", n.name, r, err)
-			}
+		if !n.ended(stopWithin) || n.cmd.ProcessState.ExitCode() != 1 {
+			return strings.Join(said, "; "), fmt.Errorf("node %s, the %s, has not ended with status 1: %v", n.name, who, n.cmd.ProcessState)
 		}
+		n.lastWords(mark)
 		if l.counts[acknowledged] < ld.writes/2 {
 			return strings.Join(said, "; "), fmt.Errorf("the others do not go on: %v", l)
 		}
 		if err := judge(ctx, c.others(n), l); err != nil {
 			return strings.Join(said, "; "), err
-		}
-		if n.running() {
-			if err := n.stop(); err != nil {
-				return strings.Join(said, "; "), err
-			}
-		} else if code := n.cmd.ProcessState.ExitCode(); code != 1 {
-			return strings.Join(said, "; "), fmt.Errorf("node %s ended with status %d", n.name, code)
 		}
 		if who == "follower" {
 			text, err := n.refusesToStart(10 * time.Second)

@@ -24,7 +24,7 @@ import (
 func main() {
 	bin := flag.String("bin", "bin/starling", "the server's `file`")
 	pattern := flag.String("run", "", "only the scenarios whose names match the `regexp`")
-	full := flag.Bool("full", false, "all scenarios, with more writes: ten minutes")
+	full := flag.Bool("full", false, "all scenarios, with more writes: three minutes")
 	keep := flag.Bool("keep", false, "keep data and logs also of what passes")
 	list := flag.Bool("list", false, "list the scenarios")
 	flag.Parse()

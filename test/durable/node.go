@@ -27,6 +27,10 @@ const (
 	stopWithin = 30 * time.Second
 )
 
+// host is where all nodes listen. It is this program's own: another one that
+// looks for free ports at the same time would make one cluster with ours.
+var host = loopback()
+
 // A node is one "starling serve" process after the other, with the same data.
 type node struct {
 	name string
@@ -44,7 +48,7 @@ type node struct {
 	exited chan struct{} // closed when cmd has ended; nil: never started
 }
 
-func (n *node) http() string    { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
+func (n *node) http() string    { return net.JoinHostPort(host, strconv.Itoa(n.port)) }
 func (n *node) logFile() string { return filepath.Join(n.dir, "log") }
 func (n *node) raft() string    { return filepath.Join(n.data, "raft") }
 
@@ -58,7 +62,7 @@ func (n *node) start() error {
 		return err
 	}
 	defer log.Close() // the process has its own handle
-	n.cmd = exec.Command(n.bin, append([]string{"serve", "--name", n.name, "--port", strconv.Itoa(n.port), "--data-dir", n.data, "--log-format", "json"}, n.args...)...)
+	n.cmd = exec.Command(n.bin, append([]string{"serve", "--name", n.name, "--bind", host, "--port", strconv.Itoa(n.port), "--data-dir", n.data, "--log-format", "json"}, n.args...)...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	n.cmd.SysProcAttr = bound()
 	if err := n.cmd.Start(); err != nil {
@@ -211,9 +215,6 @@ func (n *node) refusesToStart(within time.Duration) (string, error) {
 // lastWords takes what a process that has ended by itself has said for people
 // for what it was meant to say.
 func (n *node) lastWords(mark int64) {
-	if n.running() {
-		return
-	}
 	text := n.since(mark)
 	if i := strings.Index(text, "\nstarling: "); i >= 0 {
 		for line := range strings.Lines(text[i+1:]) {
@@ -299,7 +300,7 @@ func freePort() (int, error) {
 }
 
 func taken(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return true
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"syscall"
 )
@@ -26,3 +27,5 @@ func mount(dir string, bytes int) (func(), error) {
 	// Whatever still uses it: it is gone from the tree at once.
 	return func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }, nil
 }
+
+func loopback() string { return fmt.Sprintf("127.%d.%d.1", 16+rand.IntN(200), rand.IntN(256)) }
