@@ -86,7 +86,8 @@ var imports = []struct {
 	{"test/simnet", nil, []string{"github.com/hashicorp/memberlist"}, nil},
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
-	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist"}, nil},
+	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist",
+		"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
 	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist"}, nil},
 	{"test/sim/mutants", nil, nil, nil},

@@ -23,7 +23,7 @@ const (
 	maxValues  = 16 << 10 // of MessagePack; 512 entries have 6,700
 	// A request, and each part of a snapshot, is there after this time. For all
 	// of a snapshot there is what its sender has (TimeoutScale of the library).
-	requestTime   = 10 * time.Second
+	requestTime   = 5 * time.Second
 	snapshotScale = raft.DefaultTimeoutScale
 	maxSnapshot   = 16 << 30 // bytes
 	// maxTermStep is how far a term may be ahead of this node's: there are no
