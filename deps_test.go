@@ -86,7 +86,8 @@ var imports = []struct {
 	{"test/simnet", nil, []string{"github.com/hashicorp/memberlist"}, nil},
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
-	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist"}, nil},
+	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist",
+		"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"}, nil},
 	// Clients that remember what they were told. To damage the file of a log it
 	// must know where its pages are.
 	{"test/durable", []string{"pkg/client", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},

@@ -18,10 +18,13 @@ import (
 const sayAgain = 10 * time.Second
 
 // said remembers warnings. Nothing but the number of peers and of different
-// texts bounds it, so it starts anew when it is full.
+// texts bounds it, and strangers choose their names, so it starts anew when it
+// is full, and there are only so many in a time.
 type said struct {
-	mu   sync.Mutex
-	last map[string]*repeats
+	mu    sync.Mutex
+	last  map[string]*repeats
+	since time.Time
+	lines int // since then
 }
 
 type repeats struct {
@@ -29,7 +32,10 @@ type repeats struct {
 	missed int // since then
 }
 
-const maxSaid = 256
+const (
+	maxSaid  = 256
+	maxLines = 40 // in sayAgain
+)
 
 // now tells whether a warning is to be written, and how many equal ones were
 // not since the last time.
@@ -39,6 +45,12 @@ func (s *said) now(key string) (missed int, ok bool) {
 	r := s.last[key]
 	if r != nil && time.Since(r.at) < sayAgain {
 		r.missed++
+		return 0, false
+	}
+	if time.Since(s.since) >= sayAgain {
+		s.since, s.lines = time.Now(), 0
+	}
+	if s.lines++; s.lines > maxLines {
 		return 0, false
 	}
 	if r == nil {

@@ -20,10 +20,11 @@ import (
 
 const (
 	maxRequest = 2 << 20  // bytes; what is sent has less than half, see maxAppendBytes and maxCommand
+	maxAnswer  = 1 << 20  // bytes; it is some numbers
 	maxValues  = 16 << 10 // of MessagePack; 512 entries have 6,700
 	// A request, and each part of a snapshot, is there after this time. For all
 	// of a snapshot there is what its sender has (TimeoutScale of the library).
-	requestTime   = 10 * time.Second
+	requestTime   = 5 * time.Second
 	snapshotScale = raft.DefaultTimeoutScale
 	maxSnapshot   = 16 << 30 // bytes
 	// maxTermStep is how far a term may be ahead of this node's: there are no
@@ -57,7 +58,7 @@ const (
 
 const kindInstallSnapshot = 2 // rpcInstallSnapshot of net_transport.go (v1.8.0); the kinds are 0…4
 
-var errMeasure = errors.New("this is no request of a node")
+var errMeasure = errors.New("no node says this")
 
 // feed is told the next bytes.
 func (m *meter) feed(b []byte) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"strings"
@@ -337,6 +338,23 @@ func FuzzMeter(f *testing.F) {
 			t.Errorf("at once %+v %v, in parts %+v %v", whole, err, parts, err2)
 		}
 	})
+}
+
+// An answer that does not end is not kept.
+func TestLongAnswer(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() {
+		for _, err := theirs.Write(make([]byte, 64<<10)); err == nil; _, err = theirs.Write(make([]byte, 64<<10)) {
+		}
+	}()
+	broken := 0
+	c := &tracked{Conn: ours, layer: &layer{broken: func() { broken++ }}}
+	read, err := io.Copy(io.Discard, struct{ io.Reader }{c})
+	if !errors.Is(err, errMeasure) || read > maxAnswer || broken == 0 {
+		t.Errorf("%d bytes, %v", read, err)
+	}
+	ours.Close()
 }
 
 // A recording keeps what is written and answers nothing.

@@ -143,14 +143,24 @@ type tracked struct {
 	once     sync.Once
 	used     time.Time // last; guarded by layer.mu
 
-	mu    sync.Mutex // the library answers on the goroutine that reads, but a snapshot is read on another
-	meter meter
+	mu     sync.Mutex // the library answers on the goroutine that reads, but a snapshot is read on another
+	meter  meter
+	answer int // bytes, since this node has last asked
 }
 
 // Read measures what comes in.
 func (c *tracked) Read(b []byte) (int, error) {
 	if !c.incoming {
-		return c.Conn.Read(b)
+		n, err := c.Conn.Read(b)
+		c.mu.Lock()
+		c.answer += n
+		long := c.answer > maxAnswer
+		c.mu.Unlock()
+		if long {
+			c.layer.broken()
+			return 0, errMeasure
+		}
+		return n, err
 	}
 	now := time.Now()
 	c.mu.Lock()
@@ -177,10 +187,11 @@ func (c *tracked) Read(b []byte) (int, error) {
 }
 
 func (c *tracked) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	c.meter.answered()
+	c.answer = 0
+	c.mu.Unlock()
 	if c.incoming {
-		c.mu.Lock()
-		c.meter.answered()
-		c.mu.Unlock()
 		// Who does not read its answers is no node, either.
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(requestTime)); err != nil {
 			return 0, err

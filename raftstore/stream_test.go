@@ -197,8 +197,13 @@ func TestBridge(t *testing.T) {
 		if last := seen.All()[seen.Len()-1]; last.Level != zapcore.DebugLevel {
 			t.Errorf("information at %v", last.Level)
 		}
+		time.Sleep(sayAgain)
+		before := seen.FilterMessage("w").Len()
 		for i := range 2 * maxSaid {
 			b.Warn("w", "peer", i)
+		}
+		if n := seen.FilterMessage("w").Len() - before; n == 0 || n > maxLines {
+			t.Errorf("%d lines for as many names", n)
 		}
 		if n := len(b.said.last); n > maxSaid {
 			t.Errorf("%d texts are remembered", n)

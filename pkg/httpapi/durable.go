@@ -59,7 +59,9 @@ const durableLimit = 10 * time.Second
 // writes are not routed to the owner of a client. It returns an error for every
 // refusal; those that mean something else to each handler have their code.
 func (s *Server) durably(c *call, write func(context.Context, Durable) error) (RefusalCode, error) {
-	ctx, cancel := context.WithTimeout(c.r.Context(), durableLimit)
+	// A client that is gone, or that only has said all it will, does not end
+	// it: the log decides whether it is written, and that is what is answered.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), durableLimit)
 	defer cancel()
 	err := write(ctx, s.opts.Durable)
 	if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -283,4 +284,32 @@ func TestDurableIsNotRouted(t *testing.T) {
 	if n := l.crossed.Load(); n != 6 {
 		t.Errorf("%d requests crossed, want 6", n)
 	}
+}
+
+// A client that has closed its half of the connection is told what became of
+// its write: the log does not know of it.
+func TestClientThatIsGone(t *testing.T) {
+	seen := &contexts{}
+	f := newFixture(t, func(o *Options) {
+		seen.Durable = o.Durable
+		o.Durable = seen
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/nacos/v1/ns/instance?ephemeral=false&ip=10.1.1.1&port=80&serviceName=p", nil))
+	if w.Code != 200 || len(seen.errs) != 1 || seen.errs[0] != nil {
+		t.Errorf("%d %s, contexts %v", w.Code, w.Body, seen.errs)
+	}
+}
+
+// contexts keeps what the contexts of writes say.
+type contexts struct {
+	Durable
+	errs []error
+}
+
+func (c *contexts) PutInstance(ctx context.Context, k registry.ServiceKey, i *registry.Instance) error {
+	c.errs = append(c.errs, ctx.Err())
+	return c.Durable.PutInstance(ctx, k, i)
 }

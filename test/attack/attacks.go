@@ -64,6 +64,12 @@ var attacks = []attack{
 	{name: "HTTP: paths", expect: "404 or 501, never a redirect or a file", run: paths},
 	{name: "HTTP: methods", expect: "404, 405 or 501", run: methods},
 	{name: "HTTP: framing", expect: "400 or closed where length and body differ; pipelined requests are answered in order", run: framing},
+	{name: "persistent instances", expect: "what is accepted is shown by all readers, in the history too, and can be removed", run: persistents},
+	{name: "HTTP: writes to the log", expect: "absurd values of every parameter are 4xx, never an internal error", run: strangeWrites, beside: true},
+	{name: "HTTP: operators' writes", expect: "403 or 415 for what a page of another site can send, 4xx for what makes no sense", run: nativeWrites},
+	{name: "HTTP: backups", expect: "many at once are bounded; what is no backup is 400 and changes nothing; a right one survives a restart", run: backups, beside: true},
+	{name: "HTTP: probes", expect: "a health check sends one harmless request, whatever its settings", run: probes, beside: true},
+
 	{name: "HTTP: slow", expect: "heads are closed after 10 s, bodies after 30 s", run: slowHTTP, beside: true},
 }
 

@@ -3,12 +3,18 @@ package main
 import (
 	"bytes"
 	"compress/lzw"
+	"context"
+	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	mrand "math/rand/v2"
 	"net"
 	"os"
@@ -227,6 +233,9 @@ func keys(f *field) (string, error) {
 			return "", fmt.Errorf("a Hello without TLS: %w", err)
 		}
 	}
+	if err := keylessRaft(a); err != nil {
+		return "", err
+	}
 	conn, err := net.Dial("udp", a.gossipAddr())
 	if err != nil {
 		return "", err
@@ -268,4 +277,53 @@ func keys(f *field) (string, error) {
 		return "", fmt.Errorf("%d warnings and errors were logged, see %s", n, a.logFile())
 	}
 	return "nobody got in", nil
+}
+
+// keylessRaft knows all that a hello says, and not the secret.
+func keylessRaft(a *server) error {
+	ms, cluster, err := a.members(context.Background())
+	if err != nil || len(ms) != 1 {
+		return fmt.Errorf("%d members, %v", len(ms), err)
+	}
+	st, err := a.raft(context.Background())
+	if err != nil {
+		return err
+	}
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ms[0].ID}, DNSNames: []string{ms[0].ID, "starling"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		return err
+	}
+	own := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private}
+	for name, config := range map[string]*tls.Config{"without TLS": nil, "without a certificate": {InsecureSkipVerify: true}, "with another secret": {InsecureSkipVerify: true, Certificates: []tls.Certificate{own}}} {
+		err := parallel(20, func(int) error {
+			c, err := net.DialTimeout("tcp", a.raftAddr(), callTimeout)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(8 * time.Second))
+			if config != nil {
+				c = tls.Client(c, config)
+			}
+			_, _ = c.Write(raftHello{1 << 32, cluster, randomID(), ms[0].ID}.bytes())
+			answer, err := io.ReadAll(c)
+			if bytes.Contains(answer, []byte(raftMagic)) || isTimeout(err) {
+				return fmt.Errorf("Raft port %s: %q %v", name, answer, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if now, err := a.raft(context.Background()); err != nil || now.Role != st.Role || now.Term != st.Term {
+		return fmt.Errorf("Raft: %+v became %+v, %v", st, now, err)
+	}
+	return nil
 }

@@ -72,6 +72,7 @@ var settings = []string{
 // The arena is what an attack gets.
 type arena struct {
 	srv  *server
+	bin  string
 	long bool // there is time for what takes long
 }
 
@@ -107,7 +108,7 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 	if err != nil {
 		return errors.Join(err, srv.stop())
 	}
-	a := &arena{srv: srv, long: rounds > 1}
+	a := &arena{srv: srv, bin: bin, long: rounds > 1}
 	began := time.Now()
 	time.Sleep(1500 * time.Millisecond) // the bystander's first round
 	base, err := srv.vitals(true)

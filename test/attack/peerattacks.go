@@ -737,7 +737,7 @@ func peerCalls(f *field) (string, error) {
 			}
 		}
 	}
-	if _, _, err := ask(cc, id, f.cluster, "1", "RaftApply", nil); status.Code(err) != codes.Unimplemented {
+	if _, _, err := ask(cc, id, f.cluster, "1", "RaftVote", nil); status.Code(err) != codes.Unimplemented {
 		return "", fmt.Errorf("unknown method: %w", err)
 	}
 	long := strings.Repeat("x", 2<<20)

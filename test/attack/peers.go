@@ -32,9 +32,16 @@ var peerAttacks = []peerAttack{
 	{name: "peer: calls", expect: "Forward takes writes of HTTP clients and no more; floods are answered; nobody calls without a name", run: peerCalls},
 	{name: "peer: never reads", expect: "its stream is closed after 10 s, others do not wait for it", run: neverReads, beside: true},
 
+	{name: "raft: hellos", expect: "wrong, half and silent ones are refused and counted; nobody throws a log away for one", run: raftHellos, beside: true},
+	{name: "raft: garbage", expect: "noise, giant lengths, floods of nothing behind a right hello: closed, memory stays low", run: raftGarbage},
+	{name: "raft: connections", expect: "1,200 that are let in and silent: the longest silent go, nodes find room", run: raftConnections},
+	{name: "raft: requests", expect: "absurd terms, entries, configurations and snapshots are refused by a living node; after elections and replays the group heals", run: raftRequests},
+	{name: "raft: half a snapshot", expect: "a follower waits for the rest for some seconds, then follows", run: halfSnapshot},
+	{name: "raft: calls", expect: "bad commands never get into the log, an id counts once, ConfirmProbe is no port scanner", run: raftCalls, grows: 256 << 20},
+
 	{name: "gossip: garbage", expect: "thrown away, on UDP and TCP", run: gossipGarbage, lines: 60},
 	{name: "gossip: user messages", expect: "bad headers and senders that are no members are counted and thrown away", run: gossipUser},
-	{name: "gossip: keys", expect: "without the key, or with another, nobody gets in or is told anything", run: keys, beside: true},
+	{name: "gossip: keys", expect: "without the key, or with another, nobody gets in or is told anything, at the Raft port neither", run: keys, beside: true},
 
 	{name: "node: twin", expect: "of two processes with one data directory one is a member; the other is reported", run: twin, beside: true},
 	{name: "node: foreign cluster", expect: "two clusters that join each other stay two", run: foreignCluster, beside: true},
