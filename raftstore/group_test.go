@@ -204,6 +204,13 @@ func (g *group) leave(id string) {
 	g.set(id, false, true)
 }
 
+// move gives a peer that does not run another address. Others may dial it.
+func (g *group) move(id, addr string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.peers[id].addr = addr
+}
+
 func (p *peer) dial(ctx context.Context, id string) (net.Conn, error) {
 	return p.dialPort(ctx, id, raftPort)
 }
@@ -637,17 +644,16 @@ func TestNewAddresses(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			g.kill(id)
 		}
-		for i, id := range []string{"a", "b", "c"} {
-			g.peers[id].addr = fmt.Sprintf("10.0.1.%d", 3-i)
-		}
-		g.peers["a"].addr = "10.0.0.2" // that was b's
+		g.move("a", "10.0.0.2") // that was b's
+		g.move("b", "10.0.1.2")
+		g.move("c", "10.0.1.1")
 		g.start("a b c")
 		g.awaitLeader()
 		g.mustPut("c", "y", "1")
 		g.awaitEqual(5 * time.Second)
 		// One alone, while the others run.
 		g.kill("b")
-		g.peers["b"].addr = "10.0.2.2"
+		g.move("b", "10.0.2.2")
 		g.start("b")
 		g.mustPut("b", "z", "1")
 		g.awaitEqual(5 * time.Second)
