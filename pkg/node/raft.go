@@ -157,6 +157,9 @@ func firstVoters(self string, founders []string) []string {
 // does one whose data directory is of a release that kept no log.
 func (o *Options) clusterID(dir *DataDir) (string, error) {
 	id, err := dir.ClusterID()
+	if err == nil && id == "" && dir.holdsLog() {
+		return "", fmt.Errorf("data directory %s: the file cluster-id is gone, and the log (raft) is of that cluster: copy it from another node of the cluster, or move the whole directory away to join as a new node", dir.path)
+	}
 	if err != nil || o.expected() != 1 || len(o.Join) > 0 || len(dir.Members()) > 0 || dir.logHasBegun() {
 		return id, err
 	}
