@@ -174,8 +174,9 @@ func (o *Options) clusterID(dir *DataDir) (string, error) {
 // endEdits tells the log which edits of operators are over: at once what clients
 // on this node have deregistered, and on the leader what has been absent for
 // long (design §4: one decision, not one timer for each node). What the log does
-// not take comes again with the next sweep.
-func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, log *zap.Logger) {
+// not take comes again with the next sweep. A node that stood still lately does
+// not know yet what has come back meanwhile: settled is false.
+func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, settled func() bool, log *zap.Logger) {
 	sweep := time.NewTicker(period)
 	defer sweep.Stop()
 	for {
@@ -187,7 +188,7 @@ func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registr
 			ended = reg.EndedOverrides()
 		case <-sweep.C:
 			ended = reg.EndedOverrides()
-			if store.Leads() {
+			if settled() && store.Leads() {
 				ended = append(ended, reg.AbsentOverrides()...)
 			}
 		}
