@@ -1056,6 +1056,39 @@ func TestSnapshotByBytes(t *testing.T) {
 	})
 }
 
+// The log of one cluster is not taken into another: with a higher generation it
+// would make all others give up theirs.
+func TestLogOfAnotherCluster(t *testing.T) {
+	bubble(t, "a", func(t *testing.T, g *group) {
+		a := g.peers["a"]
+		set := func(cluster string) {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			a.cluster = cluster
+		}
+		set("") // as while the cluster is made
+		g.start("a")
+		if err := a.store.Bootstrap([]string{"a"}); err != nil {
+			t.Fatal(err)
+		}
+		set(cluster1)
+		g.awaitLeader()
+		g.kill("a")
+		g.start("a") // which notes the cluster
+		g.kill("a")
+		if _, err := Recover(a.dir, "a"); err != nil {
+			t.Fatal(err)
+		}
+		set(strings.Repeat("d", 32))
+		if err := a.start(); !errors.Is(err, ErrOtherCluster) || !strings.Contains(err.Error(), cluster1) {
+			t.Fatalf("started in another cluster: %v", err)
+		}
+		set(cluster1)
+		g.start("a")
+		g.awaitLeader()
+	})
+}
+
 // A node whose clock is far ahead cannot write: the stamps would stay.
 func TestClockFarAhead(t *testing.T) {
 	bubble(t, "a b c", func(t *testing.T, g *group) {

@@ -33,6 +33,8 @@ var (
 	ErrCorrupt  = errors.New("the log is damaged")
 	ErrDiskFull = errors.New("no space left for the log")
 	ErrNewerLog = errors.New("the log was written by a newer release")
+	// ErrOtherCluster is for people to solve: either is the right one.
+	ErrOtherCluster = errors.New("the log belongs to another cluster")
 )
 
 const (

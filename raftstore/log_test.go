@@ -356,7 +356,7 @@ func TestBootstrapOnce(t *testing.T) {
 		a := g.peers["a"]
 		g.start("a")
 		g.kill("a")
-		if err := errors.Join(writeFile(a.dir, bootstrapFile, ""), writeGeneration(a.dir, newGeneration(0))); err != nil {
+		if err := errors.Join(writeFile(a.dir, bootstrapFile, ""), writeGeneration(a.dir, newGeneration(0), "")); err != nil {
 			t.Fatal(err)
 		}
 		g.start("a")

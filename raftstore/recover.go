@@ -36,30 +36,41 @@ func newGeneration(old uint64) uint64 {
 
 // readGeneration is 0 if there is none.
 func readGeneration(dir string) (uint64, error) {
+	g, _, err := readHistory(dir)
+	return g, err
+}
+
+// readHistory reads the generation, and the cluster that it is of; "": that was
+// not known yet.
+func readHistory(dir string) (uint64, string, error) {
 	path := filepath.Join(dir, generationFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+		return 0, "", nil
 	}
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	fields := strings.Fields(string(b))
 	if len(fields) < 3 || fields[0] != "starling-raft" {
-		return 0, fmt.Errorf("%w: %s is not what a node writes", ErrCorrupt, path)
+		return 0, "", fmt.Errorf("%w: %s is not what a node writes", ErrCorrupt, path)
 	}
 	if v, err := strconv.Atoi(fields[1]); err != nil || v > format {
-		return 0, fmt.Errorf("%w: %s says format %s, this release knows %d", ErrNewerLog, path, fields[1], format)
+		return 0, "", fmt.Errorf("%w: %s says format %s, this release knows %d", ErrNewerLog, path, fields[1], format)
 	}
 	g, err := strconv.ParseUint(fields[2], 10, 64)
 	if err != nil || g == 0 {
-		return 0, fmt.Errorf("%w: %s is not what a node writes", ErrCorrupt, path)
+		return 0, "", fmt.Errorf("%w: %s is not what a node writes", ErrCorrupt, path)
 	}
-	return g, nil
+	cluster := ""
+	if len(fields) > 3 {
+		cluster = fields[3]
+	}
+	return g, cluster, nil
 }
 
-func writeGeneration(dir string, g uint64) error {
-	return writeFile(dir, generationFile, fmt.Sprintf("starling-raft %d %d\n", format, g))
+func writeGeneration(dir string, g uint64, cluster string) error {
+	return writeFile(dir, generationFile, strings.TrimSpace(fmt.Sprintf("starling-raft %d %d %s", format, g, cluster))+"\n")
 }
 
 // writeFile replaces a file as a whole; it is on disk afterwards.
@@ -96,7 +107,7 @@ func (s *Store) adopt(g uint64) uint64 {
 		return own
 	}
 	// It is on disk before anything of that generation is.
-	if err := writeGeneration(s.opts.Dir, g); err != nil {
+	if err := writeGeneration(s.opts.Dir, g, s.opts.ClusterID()); err != nil {
 		s.fail(err)
 		return 0
 	}
@@ -266,7 +277,7 @@ func recoverLog(dir, id string) (Info, error) {
 	if _, err := inspect(dir); err != nil {
 		return Info{}, advise(err)
 	}
-	generation, err := readGeneration(dir)
+	generation, cluster, err := readHistory(dir)
 	if err != nil {
 		return Info{}, err
 	}
@@ -288,7 +299,7 @@ func recoverLog(dir, id string) (Info, error) {
 	// First the generation: a node with a new one and the old log talks to
 	// nobody, and can be recovered again. One with the old generation and a
 	// group of its own would be a second cluster.
-	if err := writeGeneration(dir, newGeneration(generation)); err != nil {
+	if err := writeGeneration(dir, newGeneration(generation), cluster); err != nil {
 		return Info{}, err
 	}
 	c := raft.DefaultConfig()

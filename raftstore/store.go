@@ -112,9 +112,20 @@ func Open(o Options) (_ *Store, err error) {
 	if err := makeDir(o.Dir, o.Logger); err != nil {
 		return nil, err
 	}
-	generation, err := readGeneration(o.Dir)
+	generation, of, err := readHistory(o.Dir)
 	if err != nil {
 		return nil, err
+	}
+	// The generations of two clusters say nothing of each other: the nodes of
+	// the one would give up their log for that of the other.
+	switch cluster := o.ClusterID(); {
+	case generation == 0 || cluster == of:
+	case of != "":
+		return nil, fmt.Errorf("%w: %s is of cluster %s, this node belongs to %q", ErrOtherCluster, o.Dir, of, cluster)
+	default: // it was not known when the log began
+		if err := writeGeneration(o.Dir, generation, cluster); err != nil {
+			return nil, err
+		}
 	}
 	s.generation.Store(generation)
 	if err := checkSpace(o.Dir); err != nil {

@@ -41,7 +41,7 @@ type ProbeOptions struct {
 	Now  func() registry.Stamp
 	// Report makes a check known here and at all nodes; when it returns, the
 	// registry knows it. Forget takes back what was reported in this life of an
-	// instance that is gone.
+	// instance that is gone, or of which another node has found something newer.
 	Report func(registry.Check)
 	Forget func(registry.ServiceKey, registry.InstanceKey)
 	// Confirm asks a second node, within ctx, before an instance becomes
@@ -380,7 +380,8 @@ func (p *Prober) owns(t *target) bool {
 }
 
 // admitLocked puts a target that is due into its lane, if this node is to probe
-// it. stale: what is shown of its service is to be read before.
+// it. stale: what is shown of its service is to be read before, or, if we have
+// written something of it, for news of the node that is to probe it now.
 func (p *Prober) admitLocked(t *target, owned, enabled bool) (stale bool) {
 	t.place = nowhere
 	switch {
@@ -390,7 +391,7 @@ func (p *Prober) admitLocked(t *target, owned, enabled bool) (stale bool) {
 		t.owned = owned
 		t.restart()
 		p.scheduleLocked(t, p.opts.Interval)
-		return false
+		return t.written && p.now()-t.of.read >= p.opts.Interval
 	}
 	stale = !t.owned || p.now()-t.of.read >= p.opts.Interval
 	t.owned = true
@@ -668,6 +669,12 @@ func (p *Prober) merge(key registry.ServiceKey, all []registry.Probed) (forget [
 		}
 		t.picture = picture{healthy: is.Healthy, registered: is.Persistent.Healthy, mine: is.Check != nil && is.Check.By == p.opts.Life}
 		t.round = w.round
+		if t.written && t.place != running && is.Check != nil && is.Check.By != p.opts.Life {
+			// Ours is overruled. Left behind, it would be all that a new node
+			// hears when the other goes with its life.
+			t.written = false
+			forget = append(forget, t.key)
+		}
 		if !t.off && t.place == nowhere {
 			most := time.Duration(rand.Float64() * float64(p.opts.Interval))
 			p.scheduleLocked(t, min(firstDelay, p.opts.Interval)+time.Duration(rand.Float64()*float64(most)))

@@ -600,6 +600,38 @@ func TestResponsibility(t *testing.T) {
 	})
 }
 
+// What this node has found is taken back when the node that checks the instance
+// now has found something newer: when the other's record goes with its life, a
+// new node would hear of ours alone.
+func TestOverruled(t *testing.T) {
+	probeTest(t, nil, func(p *probing) {
+		p.persist(1)
+		p.set(1, refuses)
+		p.until("1!", time.Minute)
+		p.change(func() { p.disowned = true })
+		time.Sleep(time.Minute)
+		if len(p.forgot) > 0 {
+			t.Fatalf("forgot %v, and nobody knows better", p.forgot)
+		}
+		p.fixture.registry.Checked(registry.Check{Service: p.key, InstanceKey: instance(1).InstanceKey, Healthy: true, Made: p.opts.Now(), By: registry.Life{Node: "b", Epoch: 1}})
+		time.Sleep(2 * p.opts.Interval)
+		p.change(func() {
+			if fmt.Sprint(p.forgot) != "[1]" {
+				t.Errorf("forgot %v", p.forgot)
+			}
+			p.disowned = false
+		})
+		// And when it is ours again it is written anew.
+		p.until("1!", time.Minute)
+		time.Sleep(time.Minute)
+		p.wantReports("1 false, 1 false")
+		p.wantShown("1!")
+		if len(p.forgot) > 1 {
+			t.Errorf("forgot %v", p.forgot)
+		}
+	})
+}
+
 // W25: what was under way while the process stood still does not count.
 func TestProbesDuringAStall(t *testing.T) {
 	probeTest(t, nil, func(p *probing) {

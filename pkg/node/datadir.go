@@ -165,7 +165,7 @@ func (d *DataDir) ClusterID() (string, error) {
 		return "", err
 	}
 	if b, err := hex.DecodeString(id); err != nil || len(b) != 16 {
-		return "", fmt.Errorf("%s is damaged, it is not 32 hex digits: copy it from another node of the cluster, or remove it to join a cluster anew", filepath.Join(d.path, "cluster-id"))
+		return "", fmt.Errorf("%s is damaged, it is not 32 hex digits: copy it from another node of the cluster, or move the whole directory away to join as a new node", filepath.Join(d.path, "cluster-id"))
 	}
 	return id, nil
 }
@@ -213,6 +213,12 @@ func (d *DataDir) ForgetFounders() error {
 func (d *DataDir) logHasBegun() bool {
 	_, err := d.root.Stat("raft-begun")
 	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// holdsLog reports whether the log belongs to a cluster, be it empty.
+func (d *DataDir) holdsLog() bool {
+	_, err := d.root.Stat(raftDir + "/generation")
+	return d.logHasBegun() || !errors.Is(err, fs.ErrNotExist)
 }
 
 // LogDir is the directory of the log. A log that was there and is gone stops

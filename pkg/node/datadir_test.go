@@ -330,6 +330,25 @@ func TestSnapshotIsReplacedAsAWhole(t *testing.T) {
 	}
 }
 
+// A directory with a log of a cluster is not taken into another one.
+func TestClusterIDIsGone(t *testing.T) {
+	for _, file := range []string{"raft-begun", "raft/generation"} {
+		dir := t.TempDir()
+		d := open(t, dir)
+		o := testOptions(t, dir)
+		o.Join, o.Expect = []string{"10.0.0.1"}, 3
+		if id, err := o.clusterID(d); id != "" || err != nil {
+			t.Fatal(id, err)
+		}
+		if err := errors.Join(os.MkdirAll(dir+"/raft", 0o700), os.WriteFile(filepath.Join(dir, file), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.clusterID(d); err == nil || !strings.Contains(err.Error(), "cluster-id is gone") {
+			t.Errorf("with %s: %v", file, err)
+		}
+	}
+}
+
 // A node that was about to make the id of the cluster and could not keep it has
 // not made a cluster: it does not begin a log when it takes the id of another
 // one's (cases C25).

@@ -2,9 +2,11 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,11 +19,13 @@ import (
 )
 
 // openLog runs the log of a data directory without the rest of a node.
-func openLog(t *testing.T, d *DataDir) *raftstore.Store {
+func openLog(t *testing.T, d *DataDir) *raftstore.Store { return openLogFor(t, d, projection{}) }
+
+func openLogFor(t *testing.T, d *DataDir, view raftstore.Projection) *raftstore.Store {
 	t.Helper()
 	o := raftstore.DefaultOptions()
 	clock := registry.NewClock(0, 0)
-	o.ID, o.Dir, o.Clock, o.Projection, o.NoSync = d.NodeID, filepath.Join(d.path, raftDir), clock, projection{}, true
+	o.ID, o.Dir, o.Clock, o.Projection, o.NoSync = d.NodeID, filepath.Join(d.path, raftDir), clock, view, true
 	o.ClusterID = func() string { return strings.Repeat("c", 32) }
 	o.Members = func() []raftstore.Member {
 		return []raftstore.Member{{ID: d.NodeID, Alive: true, Since: time.Now(), Commands: raftstore.CommandVersion}}
@@ -136,5 +140,51 @@ func TestStoppedLog(t *testing.T) {
 	}
 	if again, err := InspectLog(dir); err != nil || again.Rows["switches"] != 1 {
 		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// The leader ends the edit of an instance that is away for long, but not by the
+// clock of a process that has only just gone on (cases C13).
+func TestEditsOfTheAbsent(t *testing.T) {
+	d := open(t, t.TempDir())
+	ro := registry.DefaultOptions()
+	ro.Clock, ro.OverrideAge = registry.NewClock(0, 0), 50
+	reg := registry.New(ro)
+	s := openLogFor(t, d, reg)
+	defer func() {
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.Bootstrap([]string{d.NodeID}); err != nil {
+		t.Fatal(err)
+	}
+	key, at := registry.ServiceKey{Namespace: "public", Group: "g", Name: "s"}, registry.InstanceKey{IP: "10.0.0.1", Port: 80, Cluster: "DEFAULT"}
+	if err := s.PutOverride(t.Context(), key, at, registry.Override{Enabled: new(false)}, false); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var settled atomic.Bool
+	looks := make(chan struct{}, 100)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		endEdits(ctx, s, reg, nil, 20*time.Millisecond, func() bool { mark(looks); return settled.Load() }, zap.NewNop())
+	}()
+	defer func() { cancel(); <-done }()
+	for range 10 {
+		<-looks
+	}
+	if _, there := s.Override(key, at); !there {
+		t.Error("ended after a stall")
+	}
+	settled.Store(true)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, there := s.Override(key, at); !there {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not ended")
+		}
 	}
 }

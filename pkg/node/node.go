@@ -296,8 +296,12 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			log.Error("that the log has begun cannot be noted", zap.Error(err))
 		}
 	})
+	settled := func() bool {
+		pulse.awake()
+		return !pulse.stalledWithin(opts.CatchUp)
+	}
 	wg.Go(func() {
-		pprof.Do(loops, pprof.Labels("loop", "node.edits"), func(ctx context.Context) { endEdits(ctx, store, reg, overs, opts.SweepPeriod, log) })
+		pprof.Do(loops, pprof.Labels("loop", "node.edits"), func(ctx context.Context) { endEdits(ctx, store, reg, overs, opts.SweepPeriod, settled, log) })
 	})
 	every("clock", 5*time.Second, func() {
 		if err := dir.SaveClock(reg.HighWater()); err != nil {

@@ -159,6 +159,9 @@ func firstVoters(self string, founders []string) []string {
 // does one whose data directory is of a release that kept no log.
 func (o *Options) clusterID(dir *DataDir) (string, error) {
 	id, err := dir.ClusterID()
+	if err == nil && id == "" && dir.holdsLog() {
+		return "", fmt.Errorf("data directory %s: the file cluster-id is gone, and the log (raft) is of that cluster: copy it from another node of the cluster, or move the whole directory away to join as a new node", dir.path)
+	}
 	if err != nil || o.expected() != 1 || len(o.Join) > 0 || len(dir.Members()) > 0 || dir.logHasBegun() {
 		return id, err
 	}
@@ -173,8 +176,9 @@ func (o *Options) clusterID(dir *DataDir) (string, error) {
 // endEdits tells the log which edits of operators are over: at once what clients
 // on this node have deregistered, and on the leader what has been absent for
 // long (design §4: one decision, not one timer for each node). What the log does
-// not take comes again with the next sweep.
-func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, log *zap.Logger) {
+// not take comes again with the next sweep. A node that stood still lately does
+// not know yet what has come back meanwhile: settled is false.
+func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, settled func() bool, log *zap.Logger) {
 	sweep := time.NewTicker(period)
 	defer sweep.Stop()
 	for {
@@ -186,7 +190,7 @@ func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registr
 			ended = reg.EndedOverrides()
 		case <-sweep.C:
 			ended = reg.EndedOverrides()
-			if store.Leads() {
+			if settled() && store.Leads() {
 				ended = append(ended, reg.AbsentOverrides()...)
 			}
 		}
