@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full attack attack-full soak sim mutants failover failover-full fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full power fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,12 +32,12 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat attack failover)
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1); \
-	echo "make test: check, unit, golden, compat, attack and failover passed; $${lacks:-nothing was skipped}"
+	@$(call run-all,check unit golden compat probes attack durable power failover)
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log); \
+	echo "make test: check, unit, golden, compat, probes, attack, durable, power and failover passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
-FULL := compat-full attack-full soak sim mutants failover-full
+FULL := compat-full attack-full durable-full soak sim mutants failover-full
 
 test-full: ## make test, and the forms that take long: about an hour more
 	@$(call run-all,test $(FULL))
@@ -91,7 +91,13 @@ golden: build ## compare the answers of a node with recorded ones of a Nacos ser
 compat: build ## run the official SDKs against a node, compare with docs/COMPATIBILITY.md
 	@cd test/compat; go test -count=1 ./codec/...; \
 	STARLING_BIN=$(abspath $(BIN)) COMPAT_SDKS=$(SDKS) COMPAT_REPORT=$(abspath docs/COMPATIBILITY.md) \
-		go test -count=1 -timeout=20m 2>&1 | tee $(abspath bin/compat.log)
+		go test -count=1 -timeout=20m -skip=$(PROBES) 2>&1 | tee $(abspath bin/compat.log)
+
+# Its sub-tests mostly wait, so they all run at the same time.
+PROBES := '^TestHealthChecks$$'
+
+probes: build ## break and mend real TCP, HTTP and MariaDB servers that nodes check, under a minute
+	@cd test/compat; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m -parallel=40 -run=$(PROBES) 2>&1 | tee $(abspath bin/probes.log)
 
 compat-full: ## run older SDKs too, write docs/COMPATIBILITY.md
 	@$(MAKE) compat SDKS=all
@@ -101,6 +107,12 @@ attack: build ## mistreat a node and a cluster in every way known (test/attack),
 
 attack-full: build
 	go run ./test/attack -bin $(BIN) -rounds 10
+
+durable: build ## kill and damage clusters under clients that remember, 90 s
+	@go run ./test/durable -bin $(BIN) 2>&1 | tee bin/durable.log
+
+durable-full: build ## the same with more writes, and 100,000 of them: ten minutes
+	go run ./test/durable -bin $(BIN) -full
 
 SOAK ?= 30m
 soak: build
@@ -116,6 +128,9 @@ sim: ## simulate clusters: named schedules, and SEEDS=200 random ones from SEED=
 
 mutants: ## break the code on purpose and show that the simulation notices
 	go run ./test/sim/mutants
+
+power: ## cut the power of nodes behind acknowledged writes (root, loop devices)
+	go test ./test/power -count=1 -v
 
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.

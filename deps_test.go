@@ -63,7 +63,7 @@ var imports = []struct {
 
 	// Like distro it is told who is a member and how to reach it.
 	{"raftstore", []string{"pkg/registry", "proto"},
-		[]string{"github.com/hashicorp/raft", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog",
+		[]string{"github.com/hashicorp/raft", "github.com/hashicorp/raft-boltdb/v2", "go.etcd.io/bbolt", "github.com/hashicorp/go-hclog",
 			zap, prometheus, "google.golang.org/protobuf", "github.com/cespare/xxhash/v2"},
 		[]string{module + "/test/simnet"}},
 
@@ -87,9 +87,14 @@ var imports = []struct {
 	// An attacker knows the wire format and no more of the server: it starts
 	// the binary.
 	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist"}, nil},
+	// Clients that remember what they were told. To damage the file of a log it
+	// must know where its pages are.
+	{"test/durable", []string{"pkg/client", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
-	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist"}, nil},
+	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},
+	// Nodes whose machines lose their power.
+	{"test/power", nil, nil, []string{module + "/pkg/node"}},
 	// The server that does nothing but gRPC, with the codec and the bytes of
 	// a node.
 	{"test/bench", []string{"pkg/nacos", "pkg/registry"}, []string{grpc}, nil},

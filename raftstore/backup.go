@@ -27,7 +27,7 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("raftstore: backup: %w", err)
 	}
-	if err := s.fsm.backup(&bounded{ctx, w}); err != nil {
+	if err := s.fsm.backup(&bounded{ctx: ctx, to: w}); err != nil {
 		return fmt.Errorf("raftstore: backup: %w", err)
 	}
 	return nil
@@ -37,13 +37,19 @@ func (s *Store) Backup(ctx context.Context, w io.Writer) error {
 type bounded struct {
 	ctx context.Context
 	to  io.Writer
+	n   int64
+	err error
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.ctx.Err() != nil {
-		return 0, context.Cause(b.ctx)
+		b.err = context.Cause(b.ctx)
+		return 0, b.err
 	}
-	return b.to.Write(p)
+	n, err := b.to.Write(p)
+	b.n += int64(n)
+	b.err = err
+	return n, err
 }
 
 // Restore replaces the tables of the whole cluster by those of a backup. It is
@@ -58,7 +64,7 @@ func (s *Store) Restore(ctx context.Context, r io.Reader, force bool) error {
 	}
 	// The library wants to know the size, and panics if the tables do not take
 	// what they are given: so it is looked at first, from its beginning to its
-	// end.
+	// end, while it comes in: what is none does not fill the disk.
 	path := filepath.Join(s.opts.Dir, "restore.tmp")
 	f, err := os.Create(path)
 	if err != nil {
@@ -66,17 +72,15 @@ func (s *Store) Restore(ctx context.Context, r io.Reader, force bool) error {
 	}
 	defer os.Remove(path)
 	defer f.Close()
-	size, err := io.Copy(&bounded{ctx, f}, r)
-	if err != nil {
-		return fmt.Errorf("raftstore: restore: %w", explain(path, err))
+	disk := &bounded{ctx: ctx, to: f}
+	info, err := CheckSnapshot(io.TeeReader(r, disk))
+	if disk.err != nil {
+		err = explain(path, disk.err)
 	}
-	if _, err = f.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("raftstore: restore: %w", err)
-	}
-	info, err := CheckSnapshot(f)
 	if err != nil {
 		return fmt.Errorf("raftstore: restore: %w", err)
 	}
+	size := disk.n
 	select {
 	case s.changing <- struct{}{}:
 		defer func() { <-s.changing }()

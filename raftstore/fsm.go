@@ -1,9 +1,11 @@
 package raftstore
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -33,10 +35,15 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	warned     time.Time // of raft's goroutine
+	damaged    func()        // Restore could not read what it was given; nil: nobody cares
+	warned     time.Time     // of raft's goroutine
+	shown      atomic.Uint64 // index of the last command that readers see the effects of
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
+
+	shownMu sync.Mutex
+	more    chan struct{} // closed when shown changes, with the lock; nil: nobody waits
 }
 
 func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
@@ -56,15 +63,15 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 			results[n] = f.applyLocked(l, &b)
 		}
 	}
-	newest := f.tables.newest
+	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
-	f.show(newest, b.changes)
+	f.show(newest, index, b.changes)
 	return results
 }
 
 // show comes after the lock, and before anybody hears of a result: who has
 // written reads what he wrote.
-func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
+func (f *fsm) show(newest registry.Stamp, index uint64, changes []registry.Change) {
 	most := registry.StampAt(f.clock.Wall() + maxAhead.Milliseconds())
 	if newest > most {
 		f.warn("the log is ahead of the clock by more than a day", zap.Time("log", newest.Time()))
@@ -72,6 +79,35 @@ func (f *fsm) show(newest registry.Stamp, changes []registry.Change) {
 	f.clock.Adopt(min(newest, most)) // what is written here from now on is newer
 	if len(changes) > 0 {
 		f.projection.Commit(changes)
+	}
+	f.shownMu.Lock()
+	defer f.shownMu.Unlock()
+	f.shown.Store(index)
+	if f.more != nil {
+		close(f.more)
+		f.more = nil
+	}
+}
+
+// awaitShown returns when readers see what was applied up to a position, or
+// with ctx.
+func (f *fsm) awaitShown(ctx context.Context, index uint64) bool {
+	for {
+		f.shownMu.Lock()
+		if f.shown.Load() >= index {
+			f.shownMu.Unlock()
+			return true
+		}
+		if f.more == nil {
+			f.more = make(chan struct{})
+		}
+		more := f.more
+		f.shownMu.Unlock()
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 
@@ -131,13 +167,16 @@ func (f *fsm) freeze() *frozen {
 func (f *fsm) Restore(r io.ReadCloser) error {
 	next, err := readTables(r)
 	if err != nil {
+		if f.damaged != nil {
+			f.damaged()
+		}
 		return err
 	}
 	changes := difference(f.tables, next)
 	f.mu.Lock()
 	f.tables = next
 	f.mu.Unlock()
-	f.show(next.newest, changes)
+	f.show(next.newest, next.index, changes)
 	return nil
 }
 

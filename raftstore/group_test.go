@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
 	"github.com/starling-registry/starling/test/simnet"
 )
 
@@ -353,7 +354,7 @@ func (g *group) mustPut(id, name, value string) {
 	if err := g.peers[id].put(name, value); err != nil {
 		g.t.Fatalf("%s: put %s: %v", id, name, err)
 	}
-	if got := g.peers[id].store.Switches()[name]; g.peers[id].store.Leads() && got != value {
+	if got := g.peers[id].store.Switches()[name]; got != value {
 		g.t.Fatalf("%s: %s is %q after it was written as %q", id, name, got, value)
 	}
 }
@@ -386,14 +387,21 @@ func (g *group) awaitEqual(within time.Duration) {
 	})
 }
 
-// three starts a, b and c, and returns who leads.
+// three starts a, b and c, and returns who leads when all have caught up.
 func (g *group) three() *peer {
 	g.t.Helper()
 	g.start("a b c")
 	if err := g.peers["a"].store.Bootstrap([]string{"a", "b", "c"}); err != nil {
 		g.t.Fatal(err)
 	}
-	return g.awaitLeader()
+	leader := g.awaitLeader()
+	for id, p := range g.peers { // before, they vote for nobody who has more than the beginning
+		if p.store == nil {
+			continue
+		}
+		g.await(id+" ready", 10*time.Second, func() bool { ok, _ := p.store.CaughtUp(); return ok })
+	}
+	return leader
 }
 
 func (g *group) others(id string) []*peer {
@@ -465,6 +473,33 @@ func TestThreeNodes(t *testing.T) {
 			if !errors.Is(err, ErrNotFound) {
 				t.Errorf("%s: %v", p.id, err)
 			}
+		}
+	})
+}
+
+// A follower that does not hear of a write, which has been carried out, does
+// not make a failure of it.
+func TestWrittenNotSeen(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		cmd := &pb.Result{Index: 1 << 40}
+		p := g.others(leader.id)[0]
+		start := time.Now()
+		p.store.show(t.Context(), leader.id, cmd)
+		if took := time.Since(start); took != showTime {
+			t.Errorf("waited %v for a position that never comes, want %v", took, showTime)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), showTime/2)
+		defer cancel()
+		start = time.Now()
+		p.store.show(ctx, leader.id, cmd)
+		if took := time.Since(start); took != showTime/2 {
+			t.Errorf("waited %v, the caller %v", took, showTime/2)
+		}
+		start = time.Now()
+		leader.store.show(t.Context(), leader.id, cmd)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("the leader waited %v for itself", took)
 		}
 	})
 }
@@ -903,6 +938,41 @@ func TestVoteWhenCaughtUp(t *testing.T) {
 	})
 }
 
+// Who writes at a node reads it at that node, whoever leads.
+func TestReadOwnWrites(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		views := map[string]*slowView{}
+		for id, p := range g.peers {
+			views[id] = &slowView{}
+			p.options = func(o *Options) { o.Projection = views[id] }
+		}
+		leader := g.three()
+		for i := range 20 {
+			for _, p := range g.peers {
+				value := fmt.Sprint(i, p.id)
+				g.mustPut(p.id, "x", value)
+				if got := p.store.Switches()["x"]; got != value {
+					t.Fatalf("%s shows %q after %q was written there, %s leads", p.id, got, value, leader.id)
+				}
+			}
+		}
+		// One that is behind does not hold up its writers.
+		slow := g.others(leader.id)[0]
+		views[slow.id].wait(5 * time.Second)
+		in := &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: 1, Cluster: "DEFAULT"}, Weight: 1}
+		if err := leader.store.PutInstance(t.Context(), registry.ServiceKey{Namespace: "public", Group: "g", Name: "s"}, in); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := slow.put("x", "last"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took < showTime || took > 2*showTime {
+			t.Errorf("a write took %v", took)
+		}
+	})
+}
+
 // A follower that was away gets a snapshot when the log does not reach back.
 func TestFarBehind(t *testing.T) {
 	bubble(t, "a b c", func(t *testing.T, g *group) {
@@ -968,6 +1038,32 @@ func TestSnapshotByBytes(t *testing.T) {
 		g.awaitLeader()
 		if st := a.store.Status(); st.Digest != digest || st.LastSnapshot.IsZero() {
 			t.Errorf("after a restart: %+v", st)
+		}
+		// Without the file with the votes the snapshot is worth nothing here.
+		g.kill("a")
+		if err := os.Remove(filepath.Join(a.dir, logFile)); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.start(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), logFile) {
+			t.Errorf("started without its log: %v", err)
+		}
+	})
+}
+
+// A node whose clock is far ahead cannot write: the stamps would stay.
+func TestClockFarAhead(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		ahead := g.others(leader.id)[0]
+		g.kill(ahead.id)
+		ahead.options = func(o *Options) { o.Clock = registry.NewClock(0, 30*24*time.Hour) }
+		g.start(ahead.id)
+		if err := ahead.put("x", "1"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "clock") {
+			t.Errorf("a write from the next month: %v", err)
+		}
+		g.mustPut(leader.id, "x", "2")
+		if newest := leader.store.fsm.tables.newest.Time(); newest.After(time.Now().Add(time.Minute)) {
+			t.Errorf("the newest stamp is %v", newest)
 		}
 	})
 }
@@ -1309,6 +1405,83 @@ func TestStoreClose(t *testing.T) {
 		}
 		if err := leader.put("x", "1"); err == nil {
 			t.Error("a closed store wrote")
+		}
+	})
+}
+
+// slowView takes its time, as one of many instances does.
+type slowView struct {
+	each time.Duration
+	mu   sync.Mutex
+	n    int // instances shown
+}
+
+func (v *slowView) Commit(changes []registry.Change) {
+	v.mu.Lock()
+	each := v.each
+	v.mu.Unlock()
+	time.Sleep(each)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range changes {
+		v.n += len(c.Instances)
+	}
+}
+
+func (v *slowView) wait(each time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.each = each
+}
+
+func (v *slowView) shown() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.n
+}
+
+// A new leader has not yet applied what it has: a follower that has as little
+// is not ready. Nor is it before what it has applied is shown (cases C18).
+func TestReadyWhenShown(t *testing.T) {
+	const instances = 2000
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		leader := g.three()
+		var wg sync.WaitGroup
+		for i := range instances {
+			wg.Go(func() {
+				in := &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: i + 1, Cluster: "DEFAULT"}, Weight: 1, Enabled: true, Healthy: true}
+				if err := leader.store.PutInstance(t.Context(), registry.ServiceKey{Namespace: "public", Group: "g", Name: fmt.Sprint("s", i%10)}, in); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		g.awaitEqual(10 * time.Second)
+		for _, snapshot := range []bool{false, true} {
+			for _, id := range []string{"a", "b", "c"} {
+				if snapshot {
+					if err := g.peers[id].store.raft.Snapshot().Error(); err != nil {
+						t.Error(err)
+					}
+				}
+				g.kill(id)
+			}
+			views := map[string]*slowView{}
+			for id, p := range g.peers {
+				views[id] = &slowView{each: 100 * time.Millisecond}
+				p.options = func(o *Options) { o.Projection = views[id] }
+			}
+			g.start("a b c")
+			g.await("ready", 30*time.Second, func() bool {
+				all := true
+				for id, p := range g.peers {
+					ok, _ := p.store.CaughtUp()
+					if all = all && ok; ok && views[id].shown() < instances {
+						t.Fatalf("%s is ready and shows %d of %d instances", id, views[id].shown(), instances)
+					}
+				}
+				return all
+			})
 		}
 	})
 }

@@ -1,9 +1,11 @@
 package raftstore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"os"
 	"path/filepath"
@@ -17,8 +19,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -58,9 +62,6 @@ func boltOptions() *bbolt.Options {
 	// The list of free pages is found by a scan at the start, not written at
 	// each commit: after a large truncation that is three times as fast.
 	o.NoFreelistSync = true
-	// In the list as an array a room for several pages is searched for from its
-	// beginning.
-	o.FreelistType = bbolt.FreelistMapType
 	return &o
 }
 
@@ -112,6 +113,9 @@ func checkLog(path string, after uint64) (position, error) {
 	if err != nil {
 		return at, explain(path, err)
 	}
+	if err := checkHeads(path); err != nil {
+		return at, err
+	}
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true // does not look for free pages, where bbolt panics on a goroutine of its own
@@ -125,12 +129,12 @@ func checkLog(path string, after uint64) (position, error) {
 			if st.Size() < tx.Size() {
 				return fmt.Errorf("%s: %w: it has %d bytes of %d", path, ErrCorrupt, st.Size(), tx.Size())
 			}
-			if b := tx.Bucket(confBucket); b != nil {
+			if b := tx.Bucket([]byte("conf")); b != nil {
 				if err := b.ForEach(func(_, _ []byte) error { return nil }); err != nil {
 					return err
 				}
 			}
-			logs := tx.Bucket(logBucket)
+			logs := tx.Bucket([]byte("logs"))
 			if logs == nil {
 				return nil
 			}
@@ -158,14 +162,14 @@ func checkLog(path string, after uint64) (position, error) {
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true
-		bolt, err := openBolt(path, o)
+		bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: o})
 		if err != nil {
 			return explain(path, err)
 		}
 		defer bolt.Close()
 		for index := at.first; index <= at.last; index++ {
 			var l raft.Log
-			err := bolt.GetLog(index, &l)
+			err := readLog(bolt, index, &l)
 			if errors.Is(err, raft.ErrLogNotFound) && index <= after {
 				continue // a restored backup leaves a hole
 			}
@@ -179,11 +183,81 @@ func checkLog(path string, after uint64) (position, error) {
 	return at, err
 }
 
+// checkHeads looks at the two heads of a bbolt file. bbolt goes on with the older
+// one if the newer one is damaged, and the last thing that was written, a vote
+// or an acknowledged entry, is gone without a word. A write of a head that was
+// cut short is not the reason: a head is within one sector of a disk.
+func checkHeads(path string) error {
+	const (
+		pageHead = 16         // bytes before what is below
+		magic    = 0xED0CDAED // of bbolt
+		size     = 64         // with the sum at its end
+		sumAt    = size - 8
+	)
+	f, err := os.Open(path)
+	if err != nil {
+		return explain(path, err)
+	}
+	defer f.Close()
+	whole := 0
+	// Pages are as large as those of the machine that made the file; a head that
+	// is whole tells.
+	for page := int64(512); page <= 64<<10 && whole < 2; page *= 2 {
+		whole = 0
+		for _, at := range []int64{0, page} {
+			b := make([]byte, size)
+			if _, err := f.ReadAt(b, at+pageHead); err != nil {
+				continue
+			}
+			sum := fnv.New64a()
+			_, _ = sum.Write(b[:sumAt])
+			if binary.NativeEndian.Uint32(b) == magic && int64(binary.NativeEndian.Uint32(b[8:])) == page && binary.NativeEndian.Uint64(b[sumAt:]) == sum.Sum64() {
+				whole++
+			}
+		}
+	}
+	if whole < 2 {
+		return fmt.Errorf("%s: %w: not both of its heads are whole", path, ErrCorrupt)
+	}
+	return nil
+}
+
+// readLog reads an entry and checks it.
+func readLog(b *raftboltdb.BoltStore, index uint64, l *raft.Log) error {
+	var stored raft.Log
+	if err := b.GetLog(index, &stored); err != nil {
+		if errors.Is(err, raft.ErrLogNotFound) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if stored.Index != index || len(stored.Extensions) != 8 || binary.BigEndian.Uint64(stored.Extensions) != logHash(&stored) {
+		return fmt.Errorf("%w: entry %d is not what was written", ErrCorrupt, index)
+	}
+	stored.Extensions = nil
+	*l = stored
+	return nil
+}
+
+// logHash is kept with each entry: neither bbolt nor the library would notice
+// a byte that has changed, and a node would apply something else than the
+// others.
+func logHash(l *raft.Log) uint64 {
+	var head [17]byte
+	binary.BigEndian.PutUint64(head[:], l.Index)
+	binary.BigEndian.PutUint64(head[8:], l.Term)
+	head[16] = byte(l.Type)
+	h := xxhash.New()
+	_, _ = h.Write(head[:])
+	_, _ = h.Write(l.Data)
+	return h.Sum64()
+}
+
 // A logStore is the log and the votes on disk. It is the [raft.LogStore] and
 // the [raft.StableStore]: bbolt below, and around it what the library does not
 // do: it notices damage and says that nothing can be written any more.
 type logStore struct {
-	bolt *bolt
+	bolt *raftboltdb.BoltStore
 	path string
 	// failed is told of each error that is not the caller's.
 	failed func(error)
@@ -193,7 +267,7 @@ type logStore struct {
 
 	grown  chan struct{} // told when there is as much log since the last snapshot as due says
 	due    int64
-	stored atomic.Int64 // bytes of entries, since the start
+	stored atomic.Int64 // bytes of entries on disk, since the start
 	base   atomic.Int64 // of them, those before the last snapshot
 
 	mu      sync.Mutex
@@ -202,18 +276,17 @@ type logStore struct {
 }
 
 func openLog(path string, noSync bool, due int64, failed func(error)) (*logStore, error) {
-	l := &logStore{path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
+	var bolt *raftboltdb.BoltStore
 	err := guard(path, func() (err error) {
-		o := boltOptions()
-		o.NoSync = noSync
-		l.bolt, err = openBolt(path, o)
+		bolt, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions(), NoSync: noSync})
 		return err
 	})
 	if err != nil {
 		return nil, explain(path, err)
 	}
-	if l.last, err = l.bolt.LastIndex(); err != nil {
-		return nil, errors.Join(explain(path, err), l.bolt.Close())
+	l := &logStore{bolt: bolt, path: path, failed: failed, due: due, grown: make(chan struct{}, 1)}
+	if l.last, err = bolt.LastIndex(); err != nil {
+		return nil, errors.Join(explain(path, err), bolt.Close())
 	}
 	return l, nil
 }
@@ -238,9 +311,9 @@ func (l *logStore) LastIndex() (index uint64, err error) {
 }
 
 func (l *logStore) GetLog(index uint64, e *raft.Log) error {
-	err := guard(l.path, func() error { return l.bolt.GetLog(index, e) })
+	err := guard(l.path, func() error { return readLog(l.bolt, index, e) })
 	if err == nil && !l.live.Load() { // the library looks at all entries behind the snapshot
-		l.stored.Add(int64(len(e.Data)))
+		l.stored.Add(onDisk(e))
 		l.note(e)
 	}
 	if _ = l.check(err); err != nil && !errors.Is(err, raft.ErrLogNotFound) && l.live.Load() && !l.closing.Load() {
@@ -252,14 +325,20 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 func (l *logStore) StoreLog(e *raft.Log) error { return l.StoreLogs([]*raft.Log{e}) }
 
 func (l *logStore) StoreLogs(entries []*raft.Log) error {
-	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(entries) })); err != nil {
+	// The library goes on using its own: these are copies.
+	copies := make([]raft.Log, len(entries))
+	pointers := make([]*raft.Log, len(entries))
+	var size int64
+	for i, e := range entries {
+		copies[i] = *e
+		copies[i].Extensions = binary.BigEndian.AppendUint64(nil, logHash(e))
+		pointers[i] = &copies[i]
+		size += onDisk(e)
+	}
+	if err := l.check(guard(l.path, func() error { return l.bolt.StoreLogs(pointers) })); err != nil {
 		return err
 	}
-	size := 0
-	for _, e := range entries {
-		size += len(e.Data)
-	}
-	l.stored.Add(int64(size))
+	l.stored.Add(size)
 	if l.sinceSnapshot() >= l.due {
 		select {
 		case l.grown <- struct{}{}:
@@ -271,6 +350,12 @@ func (l *logStore) StoreLogs(entries []*raft.Log) error {
 	}
 	return nil
 }
+
+// onDisk is about what an entry takes in the file: bbolt splits the pages of a
+// log in halves, and each entry has a key, a head and the names of its fields.
+// Counted by their data, a hundred thousand small entries would be a file of 50
+// MB before there is a snapshot, and a file never shrinks (cases C44).
+func onDisk(e *raft.Log) int64 { return 2 * int64(len(e.Data)+96) }
 
 // note remembers the end of the log, and where its configurations are.
 func (l *logStore) note(e *raft.Log) {
@@ -314,14 +399,11 @@ func (l *logStore) Set(k, v []byte) error {
 
 func (l *logStore) Get(k []byte) (v []byte, err error) {
 	err = guard(l.path, func() error { v, err = l.bolt.Get(k); return err })
-	if errors.Is(err, errNoKey) {
-		return nil, err
-	}
-	return v, l.check(err)
+	return v, l.checkKey(err)
 }
 
 func (l *logStore) SetUint64(k []byte, v uint64) error {
-	err := l.check(guard(l.path, func() error { return l.bolt.Set(k, binary.BigEndian.AppendUint64(nil, v)) }))
+	err := l.check(guard(l.path, func() error { return l.bolt.SetUint64(k, v) }))
 	if err != nil && string(k) == "CurrentTerm" && l.live.Load() {
 		// The library would panic and take the node with it, which is of use
 		// without the log, too. Its goroutine ends instead, which holds no
@@ -331,15 +413,17 @@ func (l *logStore) SetUint64(k []byte, v uint64) error {
 	return err
 }
 
-func (l *logStore) GetUint64(k []byte) (uint64, error) {
-	v, err := l.Get(k)
-	if err == nil && len(v) != 8 {
-		err = l.check(fmt.Errorf("%w: %s is not a number", ErrCorrupt, k))
+func (l *logStore) GetUint64(k []byte) (v uint64, err error) {
+	err = guard(l.path, func() error { v, err = l.bolt.GetUint64(k); return err })
+	return v, l.checkKey(err)
+}
+
+// checkKey knows how a key is missed: the library compares the text.
+func (l *logStore) checkKey(err error) error {
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return err
 	}
-	if err != nil {
-		return 0, err
-	}
-	return binary.BigEndian.Uint64(v), nil
+	return l.check(err)
 }
 
 func (l *logStore) sinceSnapshot() int64 { return l.stored.Load() - l.base.Load() }
@@ -443,6 +527,29 @@ func madeAt(id string) time.Time {
 
 func (s *snapshots) last() shot { return *s.newest.Load() }
 
+// discard removes snapshots that have come from another node and cannot be read:
+// with them, this node would not start again.
+func (s *snapshots) discard() {
+	metas, err := s.List()
+	if err != nil {
+		return
+	}
+	newest := shot{}
+	for _, m := range slices.Backward(metas) { // from the oldest on
+		_, r, err := s.Open(m.ID)
+		if err == nil {
+			_, err = CheckSnapshot(r)
+			_ = r.Close()
+		}
+		if errors.Is(err, ErrDamaged) || errors.Is(err, ErrNewer) {
+			_ = os.RemoveAll(filepath.Join(s.dir, m.ID)) // if it stays, the next start says so
+			continue
+		}
+		newest = shot{index: m.Index, config: m.ConfigurationIndex, size: m.Size, at: madeAt(m.ID)}
+	}
+	s.newest.Store(&newest)
+}
+
 // Create begins a snapshot, of this node's tables or one that is received.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, t raft.Transport) (raft.SnapshotSink, error) {
 	begin := time.Now()
@@ -468,6 +575,9 @@ type counted struct {
 }
 
 func (c *counted) Write(b []byte) (int, error) {
+	if c.shot.size == 0 && !bytes.HasPrefix([]byte(snapshotMagic), b[:min(len(b), len(snapshotMagic))]) {
+		return 0, fmt.Errorf("%w: it does not begin like one", ErrDamaged)
+	}
 	n, err := c.SnapshotSink.Write(b)
 	c.shot.size += int64(n)
 	return n, err

@@ -369,16 +369,60 @@ func TestBootstrapOnce(t *testing.T) {
 		if err := os.Remove(filepath.Join(a.dir, logFile)); err != nil {
 			t.Fatal(err)
 		}
-		g.start("a")
-		if err := a.store.Bootstrap([]string{"a"}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Second)
-		if g.leader() != nil {
-			t.Error("a second group was made")
-		}
-		if err := a.store.Bootstrap([]string{"b"}); err != nil {
-			t.Error(err) // a no-op, too
+		if err := a.start(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "move") {
+			t.Errorf("started without the log that it had: %v", err)
 		}
 	})
+}
+
+// bbolt would go on with the older of its heads, without the last thing that
+// was written.
+func TestHeads(t *testing.T) {
+	for head := range 2 {
+		bubble(t, "a", func(t *testing.T, g *group) {
+			a := g.peers["a"]
+			g.start("a")
+			if err := a.store.Bootstrap([]string{"a"}); err != nil {
+				t.Fatal(err)
+			}
+			g.awaitLeader()
+			g.mustPut("a", "x", "1")
+			g.kill("a")
+			f, err := os.OpenFile(filepath.Join(a.dir, logFile), os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = f.WriteAt(make([]byte, 100), int64(head*os.Getpagesize()))
+			if err := errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.start(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "move") {
+				t.Errorf("head %d zeroed: %v", head, err)
+			}
+		})
+	}
+}
+
+// What the snapshots are timed by is what the file grows by, also with small
+// entries (cases C44).
+func TestOnDisk(t *testing.T) {
+	l, err := openLog(filepath.Join(t.TempDir(), logFile), true, 1<<40, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	data := make([]byte, 140)
+	for i := uint64(1); i <= 8000; i += 4 {
+		var entries []*raft.Log
+		for j := range uint64(4) {
+			entries = append(entries, &raft.Log{Index: i + j, Term: 1, Data: data})
+		}
+		if err := l.StoreLogs(entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The file doubles when it grows.
+	if counted, file := l.sinceSnapshot(), l.fileBytes(); counted < file*2/5 || counted > file*3/2 {
+		t.Errorf("counted %d bytes, the file has %d", counted, file)
+	}
 }

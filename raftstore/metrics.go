@@ -21,7 +21,8 @@ const (
 var helloReasons = []string{helloOK, helloBroken, helloWire, helloCluster, helloUnknown, helloGeneration, helloNode, helloFull}
 
 type metrics struct {
-	refused map[string]prometheus.Counter
+	refused     map[string]prometheus.Counter
+	implausible prometheus.Counter
 
 	applied       prometheus.Histogram // the whole way of a write that ended well
 	committed     prometheus.Histogram // on the leader, from the log to the tables
@@ -65,6 +66,7 @@ func newMetrics(reg prometheus.Registerer, s *Store) *metrics {
 	m := &metrics{
 		refused: labelled("refused_hellos_total", "Connections between nodes that were refused, here or there.", "reason",
 			helloReasons[1:]...),
+		implausible:   f.NewCounter(opts("refused_requests_total", "Requests at the Raft port that no node sends.")),
 		applied:       histogram("write_seconds", "Time from the call of a write on this node to its end, if it was carried out."),
 		committed:     histogram("commit_seconds", "Time on the leader from the log to the tables."),
 		forwarded:     f.NewCounter(opts("forwarded_writes_total", "Tries of writes that were sent to the leader.")),

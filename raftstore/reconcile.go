@@ -82,6 +82,9 @@ func (s *Store) reconcileLoop() {
 		case <-timer.C:
 		}
 		s.opts.Awake()
+		if s.doubt.Swap(false) {
+			s.ask(s.others())
+		}
 		var wait time.Duration
 		if s.raft.State() == raft.Leader {
 			wait = l.lead(s)
@@ -115,6 +118,7 @@ func (l *lookout) lead(s *Store) time.Duration {
 		}
 		l.term = term
 		l.missing = map[string]time.Time{}
+		s.settled.Store(term)
 		s.zap.Info("this node leads the group", zap.Uint64("term", term))
 		s.isCaughtUp()
 	}
@@ -179,11 +183,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 	var ask []string
 	switch {
 	case leader == "":
-		for _, m := range s.opts.Members() {
-			if m.Alive && m.ID != s.opts.ID {
-				ask = append(ask, m.ID)
-			}
-		}
+		ask = s.others()
 	case !s.caughtUp.Load() && string(leader) != s.opts.ID:
 		ask = []string{string(leader)}
 	}
@@ -194,7 +194,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 			continue
 		}
 		hint = id
-		if !l.hasGoal {
+		if !l.hasGoal && state.Commit > 0 {
 			l.goal, l.hasGoal = state.Applied, true
 		}
 	}
@@ -203,7 +203,13 @@ func (l *lookout) follow(s *Store) time.Duration {
 	}
 	s.hint.Store(&hint)
 	if !s.caughtUp.Load() {
-		index, _ := s.fsm.digest()
+		// That it is in the tables is not enough (cases C18).
+		if leader != "" && l.hasGoal {
+			within, cancel := context.WithTimeout(s.ctx, soon)
+			s.fsm.awaitShown(within, l.goal)
+			cancel()
+		}
+		index := s.fsm.shown.Load()
 		switch {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
@@ -264,6 +270,17 @@ func (s *Store) CaughtUp() (bool, string) {
 	return false, *s.unready.Load()
 }
 
+// others are the members that can be asked.
+func (s *Store) others() []string {
+	var ids []string
+	for _, m := range s.opts.Members() {
+		if m.Alive && m.ID != s.opts.ID {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
 // ask asks nodes for their state, all at once; who does not answer in time, or
 // is of another cluster, is missing from the answer.
 func (s *Store) ask(ids []string) map[string]*pb.RaftStateResponse {
@@ -292,7 +309,11 @@ func (s *Store) ask(ids []string) map[string]*pb.RaftStateResponse {
 	}
 	wg.Wait()
 	for _, state := range states {
-		s.sawGeneration(state.Generation)
+		// One that has nothing has its generation by hearsay.
+		if state.Last > 0 {
+			s.readopt(state.Generation)
+			s.sawGeneration(state.Generation)
+		}
 	}
 	return states
 }
@@ -441,8 +462,22 @@ func (s *Store) TransferLeadership(ctx context.Context) error {
 func (s *Store) Leads() bool { return s.ended.Load() == nil && s.raft.State() == raft.Leader }
 
 // ServeState answers another node's RaftState.
-func (s *Store) ServeState(context.Context, string, []byte) ([]byte, error) {
+func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+	// Until an entry of its own term is safe, a new leader does not know what
+	// else is, and may not have applied all that was acknowledged: it must not be
+	// taken for the measure.
+	if term := s.raft.CurrentTerm(); s.raft.State() == raft.Leader && s.settled.Load() != term {
+		within, cancel := context.WithTimeout(ctx, askTime/2)
+		if _, err := answer(within, s, func() (struct{}, error) { return struct{}{}, s.raft.Barrier(0).Error() }); err == nil {
+			s.settled.Store(term)
+		}
+		cancel()
+	}
 	st := s.status()
+	role := st.Role
+	if role == "leader" && s.settled.Load() != st.Term {
+		role, st.Commit = "candidate", 0
+	}
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
 		Term: st.Term, Commit: st.Commit, Applied: st.Applied, Last: st.Last, Commands: CommandVersion, Digest: st.Digest,

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -103,6 +104,34 @@ func (s *Store) adopt(g uint64) uint64 {
 	return g
 }
 
+// heardGeneration is told what somebody at the Raft port says. Anybody can say
+// anything there where nothing is encrypted, and a log is thrown away for it:
+// so the members are asked.
+func (s *Store) heardGeneration(g uint64) {
+	if own := s.generation.Load(); own != 0 && g > own {
+		s.doubt.Store(true)
+		s.Changed()
+	}
+}
+
+// readopt leaves a generation that is not that of the others, as long as this
+// node has nothing of it.
+func (s *Store) readopt(g uint64) {
+	s.adopting.Lock()
+	defer s.adopting.Unlock()
+	if own := s.generation.Load(); own == 0 || own == g || s.raft.LastIndex() > 0 || s.ended.Load() != nil {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(s.opts.Dir, bootstrapFile)); err == nil {
+		return
+	}
+	if err := writeGeneration(s.opts.Dir, g); err != nil {
+		s.fail(err)
+		return
+	}
+	s.generation.Store(g)
+}
+
 // sawGeneration is told which generation another node of the cluster has.
 func (s *Store) sawGeneration(g uint64) {
 	s.adopting.Lock()
@@ -188,14 +217,14 @@ func inspect(dir string) (info Info, err error) {
 	err = guard(path, func() error {
 		o := boltOptions()
 		o.ReadOnly = true
-		bolt, err := openBolt(path, o)
+		bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: o})
 		if err != nil {
 			return explain(path, err)
 		}
 		defer bolt.Close()
 		for i := max(at.first, index+1); i <= at.last; i++ {
 			var l raft.Log
-			if err := bolt.GetLog(i, &l); err != nil {
+			if err := readLog(bolt, i, &l); err != nil {
 				return err
 			}
 			switch l.Type {

@@ -22,6 +22,10 @@ import (
 // way but calls of the disk.
 const closeTime = 10 * time.Second
 
+// commitTime costs an idle leader up to fifty small messages to each follower in a
+// second.
+const commitTime = 20 * time.Millisecond
+
 // A Store is this node's part of the group.
 type Store struct {
 	opts    Options
@@ -44,6 +48,7 @@ type Store struct {
 	cancel context.CancelFunc
 	goes   sync.WaitGroup
 	wake   chan struct{} // of reconcile
+	doubt  atomic.Bool   // whether the generation of this node is still that of the others
 
 	generation atomic.Uint64 // see newGeneration
 	adopting   sync.Mutex    // held while the files of the generation are written
@@ -51,6 +56,7 @@ type Store struct {
 	endedCh    chan struct{}          // closed when ended is set
 	hint       atomic.Pointer[string] // who leads, as others say while the library does not know
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
+	settled    atomic.Uint64          // newest term in which this node leads and has applied all that was there
 	caughtUp   atomic.Bool
 	unready    atomic.Pointer[string] // why
 
@@ -88,6 +94,11 @@ func Open(o Options) (_ *Store, err error) {
 	s.unready.Store(new("it has only just started"))
 	s.hint.Store(new(""))
 	s.fsm = newFSM(o.Projection, o.Clock, o.Logger)
+	s.fsm.damaged = func() {
+		if s.log.live.Load() { // else it was there before: nothing is skipped
+			s.snaps.discard()
+		}
+	}
 	undo := []func(){s.cancel}
 	defer func() {
 		if err != nil {
@@ -112,9 +123,14 @@ func Open(o Options) (_ *Store, err error) {
 
 	bridge := newBridge(o.Logger)
 	if s.snaps, err = openSnapshots(o.Dir, true, bridge); err != nil {
-		return nil, err
+		return nil, advise(err)
 	}
 	path := filepath.Join(o.Dir, logFile)
+	if st, err := os.Stat(path); generation != 0 && (errors.Is(err, os.ErrNotExist) || err == nil && st.Size() == 0) {
+		// The file is there before the node is in a group. Without it the node
+		// would not know what it has promised.
+		return nil, advise(fmt.Errorf("%w: %s is missing or empty", ErrCorrupt, path))
+	}
 	at, err := checkLog(path, s.snaps.last().index)
 	if err != nil {
 		return nil, advise(err)
@@ -133,7 +149,8 @@ func Open(o Options) (_ *Store, err error) {
 		own: func() hello {
 			return hello{reason: helloOK, generation: s.generation.Load(), cluster: o.ClusterID(), from: o.ID}
 		},
-		adopt: s.adopt, saw: s.sawGeneration, log: o.Logger, said: bridge.said,
+		adopt: s.adopt, saw: s.heardGeneration, log: o.Logger, said: bridge.said, timeout: o.Timeout, broken: func() { s.metrics.implausible.Inc() },
+		members: func() int { return len(o.Members()) },
 		refused: func(reason string) { s.metrics.refused[reason].Inc() },
 	}
 
@@ -141,6 +158,9 @@ func Open(o Options) (_ *Store, err error) {
 	c.LocalID = raft.ServerID(o.ID)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = o.Heartbeat, o.Election, o.Lease
 	c.MaxAppendEntries = 512
+	// Followers hear so much later at most (twice that) of what was committed:
+	// their writers wait for it.
+	c.CommitTimeout = commitTime
 	c.BatchApplyCh = true
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = o.SnapshotEvery, o.SnapshotEntries, o.TrailingEntries
 	c.ShutdownOnRemove = false
@@ -154,7 +174,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.layer.start()
 	s.transport = newTransport(s.ctx, &raft.NetworkTransportConfig{
 		Stream: s.layer, MaxPool: 3, Timeout: o.Timeout, Logger: bridge,
-	}, at.last == 0 && s.snaps.last().index == 0)
+	}, cache, at.last == 0 && s.snaps.last().index == 0, o.Logger, bridge.said, s.metrics.implausible.Inc)
 	undo = append(undo, func() {
 		s.cancel()
 		s.transport.close()
@@ -170,6 +190,7 @@ func Open(o Options) (_ *Store, err error) {
 		}
 		return nil, advise(err)
 	}
+	s.transport.own.Store(s.raft)
 	s.log.live.Store(true)
 	s.observer = raft.NewObserver(nil, false, s.observe)
 	s.raft.RegisterObserver(s.observer)
@@ -190,7 +211,7 @@ func advise(err error) error {
 	if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "move") {
 		return err
 	}
-	return fmt.Errorf("%w (if other nodes have the data, move the directory away and start again: the node gets it from them; else restore a backup)", err)
+	return fmt.Errorf("%w (if other nodes have the data, move the whole data directory away, not only its part raft, and start again: a new node then gets it from them; else restore a backup)", err)
 }
 
 // makeDir makes the directory, and moves one away that does not count any more.

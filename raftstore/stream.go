@@ -32,6 +32,10 @@ const (
 	helloTime      = 5 * time.Second // for both hellos
 	maxHelloString = 255
 	maxHellos      = 64 // at one time; more connections are closed at once
+	// A node has some five connections to each other. The library has a buffer
+	// of 256 KiB for each that comes in.
+	connsPerNode = 8
+	spareConns   = 32
 )
 
 type hello struct {
@@ -91,7 +95,7 @@ func judge(own, other hello) string {
 		return helloUnknown
 	case own.cluster != other.cluster:
 		return helloCluster
-	case other.to != own.from:
+	case other.to != own.from || other.from == own.from:
 		return helloNode
 	case own.generation != other.generation:
 		return helloGeneration
@@ -112,6 +116,9 @@ type layer struct {
 	adopt   func(generation uint64) uint64
 	saw     func(generation uint64)
 	refused func(reason string)
+	broken  func()
+	timeout time.Duration // of the library
+	members func() int
 	log     *zap.Logger
 	said    *said
 
@@ -134,6 +141,52 @@ type tracked struct {
 	layer    *layer
 	incoming bool
 	once     sync.Once
+	used     time.Time // last; guarded by layer.mu
+
+	mu    sync.Mutex // the library answers on the goroutine that reads, but a snapshot is read on another
+	meter meter
+}
+
+// Read measures what comes in.
+func (c *tracked) Read(b []byte) (int, error) {
+	if !c.incoming {
+		return c.Conn.Read(b)
+	}
+	now := time.Now()
+	c.mu.Lock()
+	until := c.meter.deadline(now, c.layer.timeout)
+	c.mu.Unlock()
+	if err := c.Conn.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(b)
+	c.layer.mu.Lock()
+	c.used = now
+	c.layer.mu.Unlock()
+	c.mu.Lock()
+	wrong := c.meter.feed(b[:n])
+	c.mu.Unlock()
+	if wrong != nil {
+		c.layer.broken()
+		if missed, ok := c.layer.said.now("broken request"); ok {
+			c.layer.log.Warn("closed a connection of the Raft port", zap.String("remote", c.RemoteAddr().String()), zap.Error(wrong), zap.Int("repeated", missed))
+		}
+		return 0, wrong
+	}
+	return n, err
+}
+
+func (c *tracked) Write(b []byte) (int, error) {
+	if c.incoming {
+		c.mu.Lock()
+		c.meter.answered()
+		c.mu.Unlock()
+		// Who does not read its answers is no node, either.
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(requestTime)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(b)
 }
 
 // Close is called by the library when it is done.
@@ -159,18 +212,43 @@ func (l *layer) start() {
 	}
 }
 
-// track hands a connection over to the library.
+// track hands a connection over to the library. There may be so many of other
+// nodes; for one more, the one goes that has been silent for longest. So who
+// opens many cannot keep a node out that has something to say.
 func (l *layer) track(c net.Conn, incoming bool) (*tracked, error) {
+	most := spareConns + connsPerNode*l.members()
+	var over *tracked
+	defer func() {
+		if over != nil {
+			_ = over.Conn.Close() // the library sees that, and calls Close
+		}
+	}()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, net.ErrClosed
 	}
-	t := &tracked{Conn: c, layer: l, incoming: incoming}
-	l.conns[t] = struct{}{}
+	t := &tracked{Conn: c, layer: l, incoming: incoming, used: time.Now()}
 	if incoming {
+		n := 0
+		var oldest *tracked
+		for o := range l.conns {
+			if !o.incoming {
+				continue
+			}
+			n++
+			if oldest == nil || o.used.Before(oldest.used) {
+				oldest = o
+			}
+		}
+		if n >= most {
+			l.refused(helloFull)
+			delete(l.conns, oldest)
+			over = oldest
+		}
 		l.handled.Add(1)
 	}
+	l.conns[t] = struct{}{}
 	return t, nil
 }
 

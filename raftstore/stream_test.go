@@ -63,6 +63,7 @@ func TestJudge(t *testing.T) {
 		{hello{generation: 5, cluster: "d", from: "b", to: "a"}, helloCluster},
 		{hello{generation: 5, cluster: "", from: "b", to: "a"}, helloUnknown},
 		{hello{generation: 5, cluster: "c", from: "b", to: "c"}, helloNode},
+		{hello{generation: 5, cluster: "c", from: "a", to: "a"}, helloNode},
 		{hello{generation: 4, cluster: "c", from: "b", to: "a"}, helloGeneration},
 		{hello{generation: 6, cluster: "c", from: "b", to: "a"}, helloGeneration},
 	} {

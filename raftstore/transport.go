@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
 )
 
 // maxAppendBytes is how much of the log goes to a follower at once. The library
@@ -21,14 +22,19 @@ type transport struct {
 	*raft.NetworkTransport
 	ctx   context.Context
 	calls chan raft.RPC
+	logs  raft.LogStore
+	own   atomic.Pointer[raft.Raft] // nil: it is about to start
 	fresh atomic.Bool
 	goes  sync.WaitGroup
+	log   *zap.Logger
+	said  *said
+	count func() // of requests that are refused
 }
 
 var errFresh = errors.New("this node has an empty log and does not vote yet")
 
-func newTransport(ctx context.Context, c *raft.NetworkTransportConfig, fresh bool) *transport {
-	t := &transport{NetworkTransport: raft.NewNetworkTransportWithConfig(c), ctx: ctx, calls: make(chan raft.RPC)}
+func newTransport(ctx context.Context, c *raft.NetworkTransportConfig, logs raft.LogStore, fresh bool, log *zap.Logger, said *said, count func()) *transport {
+	t := &transport{NetworkTransport: raft.NewNetworkTransportWithConfig(c), ctx: ctx, calls: make(chan raft.RPC), logs: logs, log: log, said: said, count: count}
 	t.fresh.Store(fresh)
 	t.goes.Go(t.pass)
 	return t
@@ -44,8 +50,8 @@ func (t *transport) pass() {
 	for {
 		select {
 		case call := <-t.NetworkTransport.Consumer():
-			if t.fresh.Load() && wantsVote(call.Command) {
-				call.Respond(nil, errFresh)
+			if err := t.refuses(call.Command); err != nil {
+				call.Respond(nil, err)
 				continue
 			}
 			select {
@@ -58,6 +64,54 @@ func (t *transport) pass() {
 			return
 		}
 	}
+}
+
+// refuses tells why a request does not reach the library.
+func (t *transport) refuses(command any) error {
+	if t.fresh.Load() && wantsVote(command) {
+		return errFresh
+	}
+	err := t.check(command)
+	if err != nil && t.own.Load() != nil {
+		t.count()
+		if missed, ok := t.said.now("request"); ok {
+			t.log.Warn("refused a request at the Raft port that no node sends", zap.Error(err), zap.Int("repeated", missed))
+		}
+	}
+	return err
+}
+
+// SetHeartbeatHandler is called by the library: heartbeats do not come by
+// Consumer.
+func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	if handle == nil {
+		t.NetworkTransport.SetHeartbeatHandler(nil)
+		return
+	}
+	t.NetworkTransport.SetHeartbeatHandler(func(call raft.RPC) {
+		if err := t.refuses(call.Command); err != nil {
+			call.Respond(nil, err)
+			return
+		}
+		handle(call)
+	})
+}
+
+// RequestVote and RequestPreVote: a candidate takes over a term that it is told.
+func (t *transport) RequestVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	err := t.NetworkTransport.RequestVote(id, to, req, resp)
+	if err == nil && !plausible(resp.Term, req.Term) {
+		return implausible("term %d of node %s", resp.Term, id)
+	}
+	return err
+}
+
+func (t *transport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	err := t.NetworkTransport.RequestPreVote(id, to, req, resp)
+	if err == nil && !plausible(resp.Term, req.Term) {
+		return implausible("term %d of node %s", resp.Term, id)
+	}
+	return err
 }
 
 // wantsVote is false for a candidate whose log is no more than the first
@@ -96,12 +150,50 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddres
 	if err != nil {
 		return nil, err
 	}
-	return pipeline{p}, nil
+	out := &pipeline{AppendPipeline: p, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	t.goes.Go(out.pass)
+	return out, nil
 }
 
-type pipeline struct{ raft.AppendPipeline }
+// A pipeline ends with the first answer that is no success. The library stops
+// reading answers then, but may send once more before it notices, and its own
+// pipeline has no room for that: it would hang there until this node leads no
+// more, and replicate nothing to a follower whose disk was full for a moment
+// (hashicorp/raft issue 612).
+type pipeline struct {
+	raft.AppendPipeline
+	answers chan raft.AppendFuture
+	closed  chan struct{}
+	once    sync.Once
+}
 
-func (p pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.answers }
+
+func (p *pipeline) pass() {
+	for {
+		select {
+		case f := <-p.AppendPipeline.Consumer():
+			failed := f.Error() != nil || !f.Response().Success
+			select {
+			case p.answers <- f:
+			case <-p.closed:
+				return
+			}
+			if failed {
+				_ = p.AppendPipeline.Close() // the library's, which always succeeds
+			}
+		case <-p.closed:
+			return
+		}
+	}
+}
+
+func (p *pipeline) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.AppendPipeline.Close()
+}
+
+func (p *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	cut(req)
 	return p.AppendPipeline.AppendEntries(req, resp)
 }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	mrand "math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
 )
 
@@ -24,6 +27,10 @@ const (
 	tryTime = 2 * time.Second
 	// enqueueTime is how long a command waits for its place before the log.
 	enqueueTime = time.Second
+	// showTime is how long a write that another node has carried out waits
+	// until it is seen here. A follower hears of it with the next entry, or after
+	// commitTime.
+	showTime = time.Second
 )
 
 // ErrNotSent may be wrapped by an error of [Options.Call]: the request has not
@@ -73,6 +80,7 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 		if leader != "" {
 			result, r := s.try(ctx, leader, body)
 			if result != nil {
+				s.show(ctx, leader, result)
 				s.metrics.applied.Observe(time.Since(start).Seconds())
 				return result, nil
 			}
@@ -98,6 +106,21 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 			return nil, s.gaveUp(perhaps, fmt.Errorf("fewer nodes than a quorum are there: %w", cause))
 		}
 		s.metrics.again.Inc()
+	}
+}
+
+// show returns when this node has carried out what a leader has: who has
+// written reads what he wrote where he wrote it. If that takes long, the write
+// is done all the same.
+func (s *Store) show(ctx context.Context, leader string, result *pb.Result) {
+	if leader == s.opts.ID || !s.caughtUp.Load() {
+		return // it has been here first, or has all that was before still to come
+	}
+	ctx, cancel := context.WithTimeout(ctx, showTime)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	if !s.fsm.awaitShown(ctx, result.GetIndex()) {
+		s.zap.Debug("what was written at the leader is not seen here yet", zap.String("leader", leader), zap.Uint64("index", result.GetIndex()))
 	}
 }
 
@@ -132,10 +155,12 @@ func (s *Store) whoLeads() string {
 	return *s.hint.Load()
 }
 
-// quorumAlive is true if it is not known who votes.
+// quorumAlive is true if it is not known who votes and others are there, who
+// may know.
 func (s *Store) quorumAlive() bool {
 	voters, alive := 0, 0
-	for _, server := range servers(s.configuration(), s.opts.Members()) {
+	members := s.opts.Members()
+	for _, server := range servers(s.configuration(), members) {
 		if server.Voter {
 			voters++
 			if server.Alive || server.ID == s.opts.ID {
@@ -143,7 +168,10 @@ func (s *Store) quorumAlive() bool {
 			}
 		}
 	}
-	return voters == 0 || alive >= quorum(voters)
+	if voters == 0 {
+		return slices.ContainsFunc(members, func(m Member) bool { return m.Alive && m.ID != s.opts.ID })
+	}
+	return alive >= quorum(voters)
 }
 
 // try asks a leader once.
@@ -270,9 +298,19 @@ func (s *Store) ServeApply(ctx context.Context, from string, body []byte) ([]byt
 	switch err := proto.Unmarshal(req.Command, &cmd); {
 	case err != nil || len(cmd.Id) != len(commandID{}):
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "malformed command"}
+	case registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+maxAhead.Milliseconds()):
+		// In the log it would stay: no check would be newer than what it says.
+		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the clock of the node that was asked is ahead by more than a day"}
 	case len(req.Command) > maxCommand:
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the command is too large"}
 	default:
+		// The tables keep stamps as they are: health checks of an instance that
+		// is of the year after next would count for nothing until then. Twice,
+		// because clocks that follow such a stamp are ahead once.
+		if registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+2*maxAhead.Milliseconds()) {
+			resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: fmt.Sprintf("the clock of node %s is ahead of the leader's by days, at %s", from, registry.Stamp(cmd.Clock).Time().UTC().Format(time.RFC3339))}
+			break
+		}
 		if err := s.understood(cmd.Version); err != nil {
 			resp.Result = &pb.Result{Code: pb.Result_NOT_UNDERSTOOD, Text: err.Error()}
 			break

@@ -22,6 +22,10 @@ import (
 // time-outs of the server are for whole requests, and too short for it.
 const transferPause = 30 * time.Second
 
+// maxBackups are under way at one time: each keeps what the tables were when it
+// began, and puts an entry into the log.
+const maxBackups = 8
+
 // backup sends the tables of the log. Their size is not known before they are
 // made, so what tells a whole backup from the beginning of one comes at its
 // end.
@@ -36,6 +40,12 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	}
 	if _, err := query(r); err != nil {
 		return err
+	}
+	select {
+	case s.backups <- struct{}{}:
+		defer func() { <-s.backups }()
+	default:
+		return errBackups
 	}
 	out := &transfer{w: w, control: http.NewResponseController(w), sum: sha256.New()}
 	h := w.Header()

@@ -174,6 +174,39 @@ func TestRestoreIsAlone(t *testing.T) {
 	}
 }
 
+func TestBackupsAreBounded(t *testing.T) {
+	n := fakeNative(new([]string))
+	under, end := make(chan struct{}), make(chan struct{})
+	n.Backup = func(_ context.Context, w io.Writer) error {
+		under <- struct{}{}
+		<-end
+		_, err := io.WriteString(w, "rows")
+		return err
+	}
+	c := listening(t, newFixture(t, func(o *Options) { o.Native = n }))
+	all := make(chan error, maxBackups)
+	for range maxBackups {
+		go func() {
+			_, err := c.Backup(t.Context(), io.Discard)
+			all <- err
+		}()
+		<-under
+	}
+	if _, err := c.Backup(t.Context(), io.Discard); api.CodeOf(err) != api.CodeConflict {
+		t.Error(err)
+	}
+	close(end)
+	for range maxBackups {
+		if err := <-all; err != nil {
+			t.Error(err)
+		}
+	}
+	go func() { <-under }()
+	if _, err := c.Backup(t.Context(), io.Discard); err != nil {
+		t.Error(err)
+	}
+}
+
 // The time-outs of the server are for whole requests; a backup may take longer
 // in both directions, as long as it moves.
 func TestTransfersOutliveTheTimeouts(t *testing.T) {

@@ -278,6 +278,8 @@ var (
 		hint: "use the command line, or a page of this server"}
 	errRestoring = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": another restore is under way",
 		hint: "wait until it is over"}
+	errBackups = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": too many backups are under way",
+		hint: "wait until one of them is over"}
 	errBackupHead = &apiError{status: http.StatusMethodNotAllowed, shape: native, text: api.CodeMethod + ": HEAD is not for a backup: it would be made in vain",
 		hint: "use GET"}
 	errNotInNode = &apiError{status: http.StatusNotImplemented, shape: native, text: api.CodeNotOffered + ": this node does not offer this",

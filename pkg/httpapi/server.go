@@ -102,6 +102,7 @@ type Server struct {
 	forwardable map[string]bool
 
 	crossOrigin *http.CrossOriginProtection
+	backups     chan struct{} // one for each that is under way
 }
 
 // A handler writes a success, or returns an error and has written nothing. An
@@ -111,7 +112,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection()}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection(), backups: make(chan struct{}, maxBackups)}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))

@@ -199,6 +199,11 @@ func (d *DataDir) LogBegun() error {
 			return err
 		}
 	}
+	return d.ForgetFounders()
+}
+
+// ForgetFounders says that this node has no log to begin.
+func (d *DataDir) ForgetFounders() error {
 	if err := d.root.Remove("founders"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data directory %s: %w", d.path, err)
 	}

@@ -329,3 +329,32 @@ func TestSnapshotIsReplacedAsAWhole(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 }
+
+// A node that was about to make the id of the cluster and could not keep it has
+// not made a cluster: it does not begin a log when it takes the id of another
+// one's (cases C25).
+func TestFoundersOfNoCluster(t *testing.T) {
+	d, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	// The crash, or the full disk, is between the two files.
+	if err := d.SaveFounders(firstVoters(d.NodeID, []string{"a", "b", d.NodeID})); err != nil {
+		t.Fatal(err)
+	}
+	if err := found(d, strings.Repeat("c", 32), nil); err != nil {
+		t.Fatal(err)
+	}
+	if f := d.Founders(); f != nil {
+		t.Errorf("it begins a second log, for %v", f)
+	}
+
+	// Who has made the id begins the log, also after a crash.
+	if err := found(d, strings.Repeat("d", 32), []string{"a", d.NodeID}); err != nil {
+		t.Fatal(err)
+	}
+	if f := d.Founders(); len(f) != 2 || !slices.Contains(f, "a") {
+		t.Errorf("founders %v", f)
+	}
+}

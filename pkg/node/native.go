@@ -45,10 +45,14 @@ func (o *operations) native(d *drain) httpapi.Native {
 	}
 }
 
-// view is the members; a node without a cluster is its only one.
+// view is the members: none before membership begins; a node without a cluster
+// is its only one.
 func (o *operations) view() *cluster.View {
 	if o.members != nil {
-		return o.members.View()
+		if v := o.members.View(); v != nil {
+			return v
+		}
+		return &cluster.View{}
 	}
 	return &cluster.View{Members: []cluster.Member{{ID: o.life.Node, Name: o.opts.Name, Epoch: o.life.Epoch, Since: o.started, Self: true, Host: o.opts.Advertise,
 		HTTPPort: o.opts.Port, GRPCPort: o.opts.GRPCPort, Version: o.opts.Version, Wire: distro.Wire}}}

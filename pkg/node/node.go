@@ -353,6 +353,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
 	gs.Logger, gs.Metrics = log.Named("grpc"), metrics
 	sdks = grpcapi.New(gs)
+	pulse.begin()
 	wg.Go(func() { pprof.Do(loops, pprof.Labels("loop", "node.pulse"), pulse.run) })
 
 	hs := httpapi.DefaultOptions()

@@ -18,6 +18,7 @@ type pulse struct {
 	freeze  func() // of a simulation; may be nil
 	stalled func(time.Duration)
 	start   time.Time
+	begun   atomic.Bool
 	last    atomic.Int64 // nanoseconds since start, when the process was last seen running
 	at      atomic.Int64 // likewise, when a stall was last noticed; 0: never
 
@@ -30,10 +31,18 @@ const (
 	stallDrift = 2 * time.Second
 )
 
-// newPulse makes a pulse. stalled is called once for each stall with its
-// length, by whoever notices it; it must not call awake.
+// newPulse makes a pulse that notices nothing before begin. stalled is called
+// once for each stall with its length, by whoever notices it; it must not call
+// awake.
 func newPulse(freeze func(), stalled func(time.Duration)) *pulse {
 	return &pulse{freeze: freeze, stalled: stalled, start: time.Now()}
+}
+
+// begin says that there is something that a stall could harm, and that all is
+// there that stalled calls. A start may take long: to read a large log does.
+func (p *pulse) begin() {
+	p.last.Store(int64(time.Since(p.start)))
+	p.begun.Store(true)
 }
 
 // awake returns when no stall is waiting to be handled. It must be called with
@@ -41,6 +50,9 @@ func newPulse(freeze func(), stalled func(time.Duration)) *pulse {
 func (p *pulse) awake() {
 	if p.freeze != nil {
 		p.freeze()
+	}
+	if !p.begun.Load() {
+		return
 	}
 	// Monotonic time: Linux counts it also while the process is stopped, and
 	// a step of the wall clock is no stall.

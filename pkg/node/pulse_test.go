@@ -20,6 +20,7 @@ func TestPulseNoticesAStallBeforeAnybodyActs(t *testing.T) {
 			stalls, handled = append(stalls, d), true
 			mu.Unlock()
 		})
+		p.begin()
 		wait := sync.WaitGroup{}
 		stop := make(chan struct{})
 		wait.Go(func() { // what run does, but it can be ended
@@ -74,6 +75,9 @@ func TestPulseNoticesAStallBeforeAnybodyActs(t *testing.T) {
 func TestPulseForgivesDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPulse(nil, func(d time.Duration) { t.Errorf("stall of %v", d) })
+		time.Sleep(time.Minute) // to start, what asks meanwhile asks in vain
+		p.awake()
+		p.begin()
 		for range 5 {
 			time.Sleep(2 * time.Second)
 			p.awake()

@@ -41,6 +41,8 @@ func (o *Options) raftOptions(dir *DataDir) (raftstore.Options, error) {
 	r.Heartbeat, r.Election, r.Lease = o.RaftHeartbeat, o.RaftHeartbeat, o.RaftHeartbeat/2
 	r.ReplaceAfter, r.RemoveLeftAfter = o.RaftReplaceAfter, o.RaftRemoveAfter
 	r.SnapshotEvery, r.SnapshotEntries, r.SnapshotBytes = o.RaftSnapshotEvery, uint64(o.RaftSnapshotEntries), int64(o.RaftSnapshotBytes)
+	// Who wants snapshots sooner wants a shorter log.
+	r.TrailingEntries = min(r.TrailingEntries, r.SnapshotEntries)
 	r.CaughtUpWithin = o.CatchUp
 	r.NoSync = o.NoSync
 	return r, nil
@@ -86,7 +88,7 @@ func (o *Options) raftDial(members *cluster.Cluster) func(context.Context, strin
 func raftCall(members *cluster.Cluster) func(context.Context, string, string, []byte) ([]byte, error) {
 	return func(ctx context.Context, to, method string, body []byte) ([]byte, error) {
 		answer, err := members.Call(ctx, to, method, body)
-		if errors.Is(err, cluster.ErrUnreachable) {
+		if errors.Is(err, cluster.ErrUnreachable) || errors.Is(err, cluster.ErrUnknown) || errors.Is(err, cluster.ErrStopped) {
 			err = fmt.Errorf("%w: %w", raftstore.ErrNotSent, err)
 		}
 		return answer, err
@@ -108,10 +110,14 @@ func raftMembers(v *cluster.View) []raftstore.Member {
 // log, once for all founders (cases C25): that it writes down first, should it
 // crash in between.
 func found(dir *DataDir, id string, founders []string) error {
+	var err error
 	if founders != nil {
-		if err := dir.SaveFounders(firstVoters(dir.NodeID, founders)); err != nil {
-			return err
-		}
+		err = dir.SaveFounders(firstVoters(dir.NodeID, founders))
+	} else {
+		err = dir.ForgetFounders() // of an id that could not be kept: others have made one since
+	}
+	if err != nil {
+		return err
 	}
 	return dir.SaveClusterID(id)
 }
@@ -290,7 +296,7 @@ func logError(err error) error {
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
 	case errors.Is(err, raftstore.ErrNotFound):
 		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Hint: "starling raft shows the nodes that the log is kept on"}
-	case errors.Is(err, raftstore.ErrInvalid):
+	case errors.Is(err, raftstore.ErrInvalid), errors.Is(err, raftstore.ErrDamaged), errors.Is(err, raftstore.ErrNewer):
 		return &api.Error{Status: http.StatusBadRequest, Code: api.CodeBadRequest, Message: err.Error(), Hint: "the file must be one that starling backup has written, whole"}
 	}
 	return err

@@ -116,6 +116,22 @@ func (c *client) deregister(s service, i instance) {
 	c.call(request{Op: "deregister", Group: s.group, Service: s.name, Instance: &i})
 }
 
+// refused says why the SDK did not register the instance.
+func (c *client) refused(s service, i instance) string {
+	c.t.Helper()
+	_, err := c.driver.Call(request{Op: "register", Client: c.id, Namespace: c.namespace, Group: s.group, Service: s.name, Instance: &i})
+	if err == nil {
+		c.t.Fatalf("the SDK registered %v with %v", i, s)
+	}
+	return err.Error()
+}
+
+// protected says whether the service has no more healthy instances than its threshold asks for.
+func (c *client) protected(s service) bool {
+	c.t.Helper()
+	return c.call(request{Op: "protected", Group: s.group, Service: s.name}).Protected
+}
+
 func (c *client) registerBatch(s service, batch ...instance) {
 	c.t.Helper()
 	c.call(request{Op: "batchRegister", Group: s.group, Service: s.name, Instances: batch})

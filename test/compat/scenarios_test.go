@@ -21,6 +21,7 @@ const (
 	batchRestarted  = "Batch after restarts of the server"
 	namespaces      = "Two namespaces isolated"
 	watchGroup      = "Fuzzy watch by group"
+	watchPattern    = "Fuzzy watch by pattern"
 	watchRestarted  = "Fuzzy watch after a restart of the server"
 )
 
@@ -28,12 +29,14 @@ const (
 // SDK, a driver process, unless they ask for their own; so each uses services of its own.
 type scenario struct {
 	name   string
-	proves string // one sentence for the report
-	run    func(*scene)
-	needs  string // an operation that not every SDK has
+	proves string       // one sentence for the report
+	run    func(*scene) // nil: a test of its own plays it
+	needs  string       // an operation that not every SDK has
 }
 
-var scenarios = []scenario{
+var scenarios = slices.Concat(clientScenarios, persistentScenarios)
+
+var clientScenarios = []scenario{
 	{"Connect", "A client connects and reports that it is connected.",
 		func(s *scene) {
 			c := s.client()
@@ -341,7 +344,7 @@ var scenarios = []scenario{
 			w.wait(append(there, late)...)
 		}, "watchServices"},
 
-	{"Fuzzy watch by pattern", "Watchers of a part of services' names are told of those in all groups, and only of those.",
+	{watchPattern, "Watchers of a part of services' names are told of those in all groups, and only of those.",
 		func(s *scene) {
 			name := s.service("order").name
 			order := func(group, version string) service { return service{group, name + version} }

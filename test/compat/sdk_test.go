@@ -12,6 +12,9 @@ type sdk struct {
 	lacks map[string]string
 	// cannot says why a scenario is out of reach of the SDK although it has the operations.
 	cannot map[string]string
+	// What the SDK says when a server refuses a persistent instance, or an ephemeral one, and why.
+	// Empty: the server's words.
+	refusesPersistent, refusesEphemeral string
 	// fullRun keeps an SDK out of the short run, that of the newest versions.
 	fullRun bool
 }
@@ -51,31 +54,41 @@ func older(s *sdk) *sdk { s.fullRun = true; return s }
 
 const noWatch = "the SDK has no fuzzy watch"
 
+const noThreshold = "the SDK does not tell that the threshold is reached"
+
 func goSDK(name, version string) *sdk {
 	return &sdk{
 		SDK: suite.Go(name, version),
 		notes: map[string]string{
 			batchRegister: "the SDK has no call that removes members of a batch; the remaining instances are registered as a new batch, which replaces it",
+			otherKind:     "over HTTP, the way of persistent instances, the SDK passes on the status of a refusal and not the reason",
 		},
-		lacks: map[string]string{"watchServices": noWatch},
+		lacks:             map[string]string{"watchServices": noWatch},
+		refusesPersistent: "request return error code 400",
 	}
 }
+
+const noUpdate = "the naming client has no update call; registering the instance again changes it"
 
 func javaSDK(name, version string) *sdk {
 	s := &sdk{
 		SDK: suite.Java(name, version),
 		notes: map[string]string{
-			metadataChange: "the naming client has no update call; registering the instance again changes it",
+			metadataChange:   noUpdate,
+			persistentChange: noUpdate,
 		},
-		lacks: map[string]string{},
+		lacks: map[string]string{"protected": noThreshold},
 	}
 	if version < "3" {
 		s.lacks["watchServices"] = "the SDK has no fuzzy watch before 3.0"
 	} else {
 		s.notes[watchGroup] = "the SDK's calls for all services of a group, `fuzzyWatch(group, …)`, report the services that are there and then nothing more: they ask for the names `.*`, which the SDK itself takes for those that begin with a dot when a change comes; the driver asks for `*`"
+		s.notes[watchPattern] = "two threads of the SDK tell a new watcher what there is, and now and then both tell of the same service; the driver passes over the second call"
 		s.notes[watchRestarted] = "of a comparison after a reconnect the SDK applies what came and ignores what went, so that a service that went while the server was away is not missed"
 	}
 	if version < "2.1" {
+		s.notes[otherKind] = "of an ephemeral instance that is refused the SDK says that the request failed, and the reason only in the cause of the exception"
+		s.refusesEphemeral = "Request nacos server failed"
 		s.cannot = map[string]string{
 			subscribe:  "the SDK has group and service the wrong way round when it unsubscribes, so that it goes on being told of changes, and then does not call a listener that is added again",
 			namespaces: "the SDK calls a listener for what any client of the process hears, of whatever namespace",
@@ -96,12 +109,13 @@ func pythonSDK(name, version string) *sdk {
 			serverRestarted: redoNote,
 			serverKilled:    redoNote,
 			batchRestarted:  redoNote,
+			editRestarted:   redoNote,
 		},
 		lacks: map[string]string{"watchServices": noWatch},
 	}
 	if version < "3" {
 		const blind = "the SDK does not notice that the server was away for less than five seconds, the pause between its health checks, which take the answer that the server does not know the connection for a good one; it connects again with its next request"
-		s.cannot = map[string]string{serverRestarted: blind, serverKilled: blind, batchRestarted: blind}
+		s.cannot = map[string]string{serverRestarted: blind, serverKilled: blind, batchRestarted: blind, editRestarted: blind}
 	}
 	return s
 }
@@ -112,11 +126,16 @@ func nodeSDK(name, version string) *sdk {
 	return &sdk{
 		SDK: suite.Node(name, version),
 		notes: map[string]string{
-			metadataChange: "the SDK has no update call; registering the instance again changes it",
+			metadataChange:   "the SDK has no update call; registering the instance again changes it",
+			persistentChange: "the SDK has no update call; registering the instance again changes it",
+			otherKind:        "the SDK says that all servers were tried and writes the reason to its log",
 		},
+		refusesPersistent: "after all servers",
+		refusesEphemeral:  "after all servers",
 		lacks: map[string]string{
 			"batchRegister": "the SDK has no batch registration",
 			"batchRemove":   "the SDK has no batch registration",
+			"protected":     noThreshold,
 			"services":      "the SDK has no call that lists services",
 			"watchServices": noWatch,
 		},

@@ -2,6 +2,7 @@ package compat
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,6 +32,7 @@ const (
 type server struct {
 	bin, dir string
 	port     int
+	flags    []string // that make it one of several nodes
 	log      *os.File
 	cmd      *exec.Cmd
 	exited   chan struct{} // closed when cmd has ended
@@ -37,6 +40,39 @@ type server struct {
 
 // startServer returns when the server answers that it is ready. Its log is dir/server.log.
 func startServer(t testing.TB, bin, dir string) *server {
+	t.Helper()
+	s := newServer(t, bin, dir)
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// startCluster starts nodes that form a cluster, and returns when all are ready.
+func startCluster(t testing.TB, bin, dir string, n int) []*server {
+	t.Helper()
+	var nodes []*server
+	var addresses []string
+	for i := range n {
+		nodes = append(nodes, newServer(t, bin, filepath.Join(dir, fmt.Sprintf("node-%d", i+1))))
+		addresses = append(addresses, nodes[i].address())
+	}
+	for _, s := range nodes {
+		s.flags = []string{"--name", filepath.Base(s.dir), "--join", strings.Join(addresses, ","), "--expect", strconv.Itoa(n)}
+		if err := s.launch(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range nodes {
+		if err := s.waitReady(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return nodes
+}
+
+// newServer starts nothing yet, but ends what will run at the end of the test.
+func newServer(t testing.TB, bin, dir string) *server {
 	t.Helper()
 	s := &server{bin: bin, dir: dir, port: freePorts(t)}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -54,9 +90,6 @@ func startServer(t testing.TB, bin, dir string) *server {
 		}
 		s.log.Close()
 	})
-	if err := s.start(); err != nil {
-		t.Fatal(err)
-	}
 	return s
 }
 
@@ -74,13 +107,21 @@ func (s *server) running() bool {
 	}
 }
 
-// start starts the process, on the ports and with the data of the one before it if there was one.
+// start starts the process and returns when it is ready.
 func (s *server) start() error {
-	s.cmd = exec.Command(s.bin, "serve",
+	if err := s.launch(); err != nil {
+		return err
+	}
+	return s.waitReady()
+}
+
+// launch starts the process, on the ports and with the data of the one before it if there was one.
+func (s *server) launch() error {
+	s.cmd = exec.Command(s.bin, append([]string{"serve",
 		"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--data-dir", filepath.Join(s.dir, "data"),
 		// What died while the server was away is shown for so long: 30 s by
 		// default, which no scenario has to wait for.
-		"--lease-restart", "10s")
+		"--lease-restart", "10s"}, s.flags...)...)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		return fmt.Errorf("starting the server: %w", err)
@@ -90,7 +131,10 @@ func (s *server) start() error {
 		cmd.Wait()
 		close(exited)
 	}(s.cmd, s.exited)
+	return nil
+}
 
+func (s *server) waitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
 	for !ready(ctx, "http://"+s.address()+"/readyz") {
@@ -121,15 +165,73 @@ func ready(ctx context.Context, url string) bool {
 // registerOnce registers an instance over HTTP and sends no beats for it.
 func (s *server) registerOnce(t testing.TB, at service, i instance) {
 	t.Helper()
-	res, err := http.Post("http://"+s.address()+"/nacos/v1/ns/instance?"+url.Values{
-		"serviceName": {at.name}, "ip": {i.IP}, "port": {strconv.Itoa(i.Port)}}.Encode(), "", nil)
+	s.order(t, http.MethodPost, "/instance", at, "ip", i.IP, "port", strconv.Itoa(i.Port))
+}
+
+// The methods below are what an operator does, over HTTP.
+
+// describe makes a persistent service with a protection threshold. Nobody checks the health of its
+// instances.
+func (s *server) describe(t testing.TB, at service, threshold string) {
+	t.Helper()
+	s.order(t, http.MethodPost, "/service", at, "protectThreshold", threshold)
+	s.order(t, http.MethodPut, "/cluster", at, "clusterName", "DEFAULT", "checkPort", "80", "useInstancePort4Check", "true",
+		"healthChecker", `{"type":"NONE"}`)
+}
+
+func (s *server) setThreshold(t testing.TB, at service, threshold string) {
+	t.Helper()
+	s.order(t, http.MethodPut, "/service", at, "protectThreshold", threshold)
+}
+
+func (s *server) setHealth(t testing.TB, at service, i instance, healthy bool) {
+	t.Helper()
+	s.order(t, http.MethodPut, "/health/instance", at, "ip", i.IP, "port", strconv.Itoa(i.Port), "healthy", strconv.FormatBool(healthy))
+}
+
+// edit lays weight, state and metadata of the instance over what its provider says.
+func (s *server) edit(t testing.TB, at service, i instance) {
+	t.Helper()
+	metadata, err := json.Marshal(i.Metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.order(t, http.MethodPut, "/instance", at, "ip", i.IP, "port", strconv.Itoa(i.Port), "ephemeral", strconv.FormatBool(i.Ephemeral),
+		"weight", strconv.FormatFloat(i.Weight, 'f', -1, 64), "enabled", strconv.FormatBool(i.Enabled), "metadata", string(metadata))
+}
+
+// order gives an order of the v1 API about a service, with more parameters by name and value.
+func (s *server) order(t testing.TB, method, path string, at service, parameters ...string) {
+	t.Helper()
+	form := url.Values{"serviceName": {at.name}}
+	for pair := range slices.Chunk(parameters, 2) {
+		form.Set(pair[0], pair[1])
+	}
+	req, err := http.NewRequest(method, "http://"+s.address()+"/nacos/v1/ns"+path+"?"+form.Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
 	if body, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusOK || string(body) != "ok" {
-		t.Fatalf("registering %v over HTTP: %s, %s", i, res.Status, body)
+		t.Fatalf("%s %s %v: %s, %s", method, path, form, res.Status, body)
 	}
+}
+
+// leads says whether the node leads the log of its cluster, as the node sees it.
+func (s *server) leads() bool {
+	res, err := http.Get("http://" + s.address() + "/starling/v1/raft")
+	if err != nil {
+		return false
+	}
+	defer res.Body.Close()
+	var raft struct {
+		Role string `json:"role"`
+	}
+	return json.NewDecoder(res.Body).Decode(&raft) == nil && raft.Role == "leader"
 }
 
 // stop asks the process to end, as a service manager does, and insists that it does.

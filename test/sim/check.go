@@ -53,6 +53,7 @@ type checker struct {
 	preserving             time.Duration // how long so many nodes were silent that no lease ran
 	due                    map[int]deadline
 	together               map[[2]int]time.Duration     // since when two nodes have served and reached each other
+	company                map[int]time.Duration        // when a node last reached another
 	differ                 map[difference]time.Duration // since when
 
 	nodes []*seen
@@ -81,7 +82,7 @@ type deadline struct {
 
 func newChecker(c *Cluster) *checker {
 	k := &checker{c: c, fails: map[string]string{}, wantedAt: map[int]time.Duration{}, unwantedAt: map[int]time.Duration{},
-		cut: map[[2]int]bool{}, pathCut: map[[2]int]bool{}, due: map[int]deadline{}, together: map[[2]int]time.Duration{}, differ: map[difference]time.Duration{}, lastWhole: -time.Hour}
+		cut: map[[2]int]bool{}, pathCut: map[[2]int]bool{}, due: map[int]deadline{}, together: map[[2]int]time.Duration{}, company: map[int]time.Duration{}, differ: map[difference]time.Duration{}, lastWhole: -time.Hour}
 	for i := range k.apartSince {
 		k.apartSince[i], k.apartUntil[i] = map[[2]int]time.Duration{}, map[[2]int]time.Duration{}
 	}
@@ -101,9 +102,26 @@ func (k *checker) failLocked(promise, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	k.c.hist.log("!!!!! %s: %s", promise, text)
 	if k.fails[promise] == "" {
-		k.fails[promise] = fmt.Sprintf("[%.3fs] %s: %s", k.c.now().Seconds(), promise, text)
+		k.fails[promise] = failure(k.c.now(), promise, text)
 		k.order = append(k.order, promise)
 	}
+}
+
+// failure is a line that says what was broken, and when.
+func failure(at time.Duration, promise, text string) string {
+	return fmt.Sprintf("[%.3fs] %s: %s", at.Seconds(), promise, text)
+}
+
+// aloneFor is how long a node has reached no other, of several.
+func (k *checker) aloneFor(node int) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for b, n := range k.c.nodes {
+		if up, frozen, _ := n.state(); len(k.c.nodes) == 1 || b != node && up && !frozen && k.reachesLocked(node, b) {
+			return 0
+		}
+	}
+	return k.c.now() - k.company[node]
 }
 
 // failures are the first of each promise, in their order.
@@ -249,6 +267,9 @@ func (k *checker) tick() {
 				}
 				if together {
 					k.apartSince[how][w] = now
+				}
+				if up, _, _ := k.c.nodes[b].state(); together && up && a != b && how == 1 {
+					k.company[a] = now
 				}
 			}
 			alone = alone || a != b && !k.reachesLocked(a, b)
@@ -542,5 +563,5 @@ func (k *checker) isCut(from, to int) bool {
 func (k *checker) allServe() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return !slices.ContainsFunc(k.nodes, func(s *seen) bool { return !s.serves })
+	return !slices.ContainsFunc(k.nodes[:k.c.founders()], func(s *seen) bool { return !s.serves })
 }

@@ -2,15 +2,19 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -42,6 +46,15 @@ type Cluster struct {
 
 	clients   []*Client
 	observers []*observer
+	writers   []*writer
+	ledger    *ledger
+	shop      *simnet.Host // where persistent instances are
+	storm     atomic.Int64 // until when writers write as fast as they can
+	wipes     []int        // nodes whose data was taken; of the goroutine that plays the schedule
+	// streamless: some nodes have no streams with each other, for good;
+	// likewise.
+	streamless bool
+	led        int // the node that "it" stands for in a schedule, likewise
 }
 
 // Node is one place in the cluster: the process there may die and be followed
@@ -61,28 +74,38 @@ type Node struct {
 
 	mu         sync.Mutex
 	up         bool
+	moved      bool          // to its other address
 	run        int           // counts its processes
+	freezes    int           // counts how often it was frozen
 	frozen     chan struct{} // closed by Continue; nil: it runs
 	started    time.Duration // of this process
+	drains     bool          // it is about to leave
 	streamless map[int]bool  // peers that no stream may reach
 	streams    map[net.Conn]int
 	lose       int // so many reliable messages are lost
 }
 
-func (n *Node) addr() string { return fmt.Sprintf("10.0.0.%d", n.id+1) }
+// addr is where the node is or will be. The last byte tells which node it is.
+func (n *Node) addr() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.moved {
+		return fmt.Sprintf("10.0.9.%d", n.id+1)
+	}
+	return fmt.Sprintf("10.0.0.%d", n.id+1)
+}
 
 // newCluster makes the network and the nodes, and starts none.
 func newCluster(o Options, dirs []string) *Cluster {
 	c := &Cluster{net: simnet.New(o.Seed), hist: &history{start: time.Now()}, opts: o}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.check = newChecker(c)
-	var addrs []string
+	c.ledger = newLedger(c)
 	for i := range o.Nodes {
 		n := &Node{c: c, id: i, name: fmt.Sprint("node", i), dir: dirs[i], streamless: map[int]bool{}, streams: map[net.Conn]int{}}
 		c.nodes = append(c.nodes, n)
-		addrs = append(addrs, n.addr())
 	}
-	c.net.SetName(nodesName, addrs...)
+	c.setName()
 	for _, a := range c.nodes {
 		for _, b := range c.nodes {
 			if a != b {
@@ -98,6 +121,23 @@ func newCluster(o Options, dirs []string) *Cluster {
 		}
 	}
 	return c
+}
+
+// setName makes the name of the nodes lead to where they are now.
+func (c *Cluster) setName() {
+	var addrs []string
+	for _, n := range c.nodes {
+		addrs = append(addrs, n.addr())
+	}
+	c.net.SetName(nodesName, addrs...)
+}
+
+// founders are how many nodes make the cluster; the others join it later.
+func (c *Cluster) founders() int {
+	if c.opts.Founders > 0 {
+		return c.opts.Founders
+	}
+	return c.opts.Nodes
 }
 
 func (c *Cluster) now() time.Duration { return time.Since(c.hist.start) }
@@ -119,7 +159,10 @@ func (n *Node) Start() error {
 	o.Name, o.Bind, o.Advertise, o.Port, o.DataDir = n.name, n.addr(), n.addr(), port, n.dir
 	o.InsecureCluster = true
 	if n.c.opts.Nodes > 1 {
-		o.Join, o.Expect = []string{nodesName}, n.c.opts.Nodes
+		o.Join, o.Expect = []string{nodesName}, n.c.founders()
+	}
+	if n.c.opts.Link.Delay > 100*time.Millisecond {
+		o.RaftHeartbeat = 2 * time.Second // a leader must hear of the others within half of it
 	}
 	if n.id < len(n.c.opts.Skew) {
 		o.ClockOffset = n.c.opts.Skew[n.id]
@@ -127,6 +170,9 @@ func (n *Node) Start() error {
 	o.Listen, o.Lookup, o.Dial = n.host.Listen, n.host.Lookup, n.dialler(n.host)
 	o.Gossip = &lossy{gossip, n}
 	o.Freeze = n.freezePoint
+	o.NoSync = true // processes die here, not machines; see test/power
+	// Often enough that nodes start from one, and followers are given one.
+	o.RaftSnapshotEntries, o.RaftSnapshotEvery = 40, 10*time.Second
 	o.Version = "sim"
 	config := zap.NewProductionEncoderConfig()
 	config.TimeKey, config.StacktraceKey = "", ""
@@ -142,7 +188,7 @@ func (n *Node) Start() error {
 	}
 	n.runs, n.cutShort = runs, nil
 	n.mu.Lock()
-	n.up, n.started = true, n.c.now()
+	n.up, n.drains, n.started = true, false, n.c.now()
 	n.run++
 	n.mu.Unlock()
 	n.c.check.nodeStarted(n.id, empty)
@@ -156,6 +202,11 @@ func (n *Node) state() (up, frozen bool, run int) {
 	return n.up, n.frozen != nil, n.run
 }
 
+// frozenSoFar counts how often it was frozen.
+func (n *Node) frozenSoFar() int { n.mu.Lock(); defer n.mu.Unlock(); return n.freezes }
+
+func (n *Node) leaving() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.drains }
+
 func (n *Node) isUp() bool { up, _, _ := n.state(); return up }
 
 // Kill ends the process as SIGKILL does. What its goroutines still do finds no
@@ -165,7 +216,8 @@ func (n *Node) Kill() {
 		return
 	}
 	n.host.Crash()
-	// The files as they are now: a crash writes nothing more.
+	// The files as they are now, perhaps in the middle of a change: a crash
+	// writes nothing more.
 	dir := n.dir + "+"
 	if err := copyDir(dir, n.dir); err != nil {
 		n.c.check.fail("harness", "%v", err)
@@ -204,6 +256,9 @@ func (n *Node) Drain() {
 		return
 	}
 	runs, host := n.runs, n.host
+	n.mu.Lock()
+	n.drains = true
+	n.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
 	n.cutShort = cancel
 	n.c.wg.Go(func() {
@@ -223,7 +278,21 @@ func (n *Node) Drain() {
 }
 
 // Forget makes the next process start without data.
-func (n *Node) Forget() { n.dir += "-" }
+func (n *Node) Forget() {
+	n.dir += "-"
+	n.c.wipes = append(n.c.wipes, n.id)
+	if n.c.mayHaveLost() {
+		n.c.ledger.close("so many nodes have lost their data that the cluster may have")
+	}
+}
+
+// Move makes the next process start at another address.
+func (n *Node) Move() {
+	n.mu.Lock()
+	n.moved = !n.moved
+	n.mu.Unlock()
+	n.c.setName()
+}
 
 // Freeze stops the process as SIGSTOP does.
 func (n *Node) Freeze() {
@@ -233,6 +302,7 @@ func (n *Node) Freeze() {
 	n.host.Freeze()
 	n.mu.Lock()
 	n.frozen = make(chan struct{})
+	n.freezes++
 	n.mu.Unlock()
 }
 
@@ -291,6 +361,7 @@ func (n *Node) dialler(host *simnet.Host) func(context.Context, string) (net.Con
 
 // cutStreams ends the streams between two nodes for good. The rest goes on.
 func (c *Cluster) cutStreams(a, b int) {
+	c.streamless = true
 	for _, w := range [][2]int{{a, b}, {b, a}} {
 		n := c.nodes[w[0]]
 		var cut []net.Conn
@@ -356,26 +427,66 @@ func (c *Cluster) Stop() {
 	for _, x := range c.clients {
 		x.host.Crash()
 	}
+	for _, w := range c.writers {
+		w.host.Crash()
+	}
+	c.shop.Crash()
 	c.wg.Wait()
 	time.Sleep(10 * time.Second) // memberlist does not wait for its probes
 }
 
-// copyDir copies the files of a data directory. The node may be replacing one
-// just then; then all is copied once more, or some would be missing.
+// copyDir copies the files of a data directory whose process goes on for a
+// moment. What a file would hold that changes while it is read is nothing that
+// a crash can leave: the log (bbolt) writes pages first and then one that
+// points to them, and could be copied the other way round. So all is read again
+// until two times in a row give the same. Nothing that the log or others write
+// comes back to what it was: bytes that are equal both times have been so in
+// between, too, and the copy is the files as they were at that moment, with
+// pages of a transaction that nothing points to, perhaps, as after a crash.
 func copyDir(to, from string) error {
-	var err error
+	last, err := readDir(from)
 	for range 100 {
-		if err = os.CopyFS(to, os.DirFS(from)); !errors.Is(err, os.ErrNotExist) {
-			break
+		var again map[string]string
+		if again, err = readDir(from); err == nil && maps.Equal(last, again) {
+			return writeDir(to, again)
 		}
-		if err := os.RemoveAll(to); err != nil {
+		last = again
+	}
+	return fmt.Errorf("copy a data directory: it does not stand still (%v)", err)
+}
+
+// readDir reads all files below a directory; a name that ends with / is a
+// directory.
+func readDir(dir string) (map[string]string, error) {
+	all := map[string]string{}
+	files := os.DirFS(dir)
+	return all, fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == "." {
 			return err
 		}
+		if entry.IsDir() {
+			all[path+"/"] = ""
+			return nil
+		}
+		b, err := fs.ReadFile(files, path)
+		all[path] = string(b)
+		return err
+	})
+}
+
+func writeDir(dir string, all map[string]string) error {
+	err := os.Mkdir(dir, 0o700)
+	for _, path := range slices.Sorted(maps.Keys(all)) { // a directory before what is in it
+		if err != nil {
+			break
+		}
+		if name, isDir := strings.CutSuffix(path, "/"); isDir {
+			err = os.Mkdir(filepath.Join(dir, name), 0o700)
+		} else {
+			err = os.WriteFile(filepath.Join(dir, path), []byte(all[path]), 0o600)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("copy a data directory: %w", err)
-	}
-	return nil
+	return err
 }
 
 func number(s string) int {

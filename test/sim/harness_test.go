@@ -46,6 +46,7 @@ func TestUnconnectedNodesAreFound(t *testing.T) {
 	}
 	f("diverge", "", Options{Kinds: []Kind{Java, Java, Java}})
 	f("apart", "", Options{Kinds: []Kind{Java, Java, Java}})
+	f("lost", "", Options{Kinds: []Kind{Java, Java, Java}}) // each writes a log of its own
 	f("gap", "", Options{Kinds: []Kind{Java, Java, Java}})
 	// A client that moves is lost by the node that it leaves.
 	f("time", "15s kill 0", Options{Kinds: []Kind{Go}, Skew: []time.Duration{time.Hour}})

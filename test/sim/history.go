@@ -11,7 +11,8 @@ import (
 // A history is what happened in a run, in lines. It is bounded: of a long run
 // the end is kept.
 type history struct {
-	start time.Time
+	start  time.Time
+	ledger *ledger // what writers did
 
 	mu    sync.Mutex
 	lines []string

@@ -2,9 +2,13 @@ package sim
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,12 +20,14 @@ import (
 
 // Options of a run.
 type Options struct {
-	Seed    uint64
-	Nodes   int
-	Kinds   []Kind          // of the clients; client i starts at node i mod Nodes
-	Listens bool            // their instances can be dialled
-	Skew    []time.Duration // what the nodes' clocks are ahead
-	Link    simnet.Link     // between nodes
+	Seed  uint64
+	Nodes int
+	// Founders make the cluster; the others start when an event says so. 0: all.
+	Founders int
+	Kinds    []Kind          // of the clients; client i starts at node i mod Nodes
+	Listens  bool            // their instances can be dialled
+	Skew     []time.Duration // what the nodes' clocks are ahead
+	Link     simnet.Link     // between nodes
 	// NoStreams: no stream works between nodes, all goes by gossip.
 	NoStreams bool
 	Node      func(i int, o *node.Options) // changes the options of a node; may be nil
@@ -43,7 +49,54 @@ type Event struct {
 }
 
 func (e Event) String() string {
-	return fmt.Sprintf("%gs %s %d %d", e.At.Seconds(), e.Kind, e.A, e.B)
+	return fmt.Sprintf("%gs %s %s %s", e.At.Seconds(), e.Kind, nodeName(e.A), nodeName(e.B))
+}
+
+// Words that stand for a node: who leads the log when the event happens, the
+// one that this was last, and the one after that.
+const (
+	theLeader = -1 - iota
+	theSame
+	theNext
+)
+
+var nodeWords = map[string]int{"leader": theLeader, "it": theSame, "next": theNext}
+
+func nodeName(n int) string {
+	for word, is := range nodeWords {
+		if n == is {
+			return word
+		}
+	}
+	return fmt.Sprint(n)
+}
+
+func nodeNumber(word string) (int, error) {
+	if n, ok := nodeWords[word]; ok || word == "" {
+		return n, nil
+	}
+	return strconv.Atoi(word)
+}
+
+// which is the node that a word stands for now.
+func (c *Cluster) which(n int) int {
+	switch n {
+	case theLeader:
+		for range 20 { // an election may be under way
+			if leads := c.operator().leader(); leads != nil {
+				c.led = leads.id
+				return c.led
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		c.check.fail("harness", "nobody leads the log")
+	case theNext:
+		return (c.led + 1) % len(c.nodes)
+	case theSame:
+	default:
+		return n
+	}
+	return c.led
 }
 
 // A Schedule is what happens in a run.
@@ -65,9 +118,15 @@ func Parse(text string) (s Schedule, err error) {
 			continue
 		}
 		var e Event
-		var at string
-		if n, _ := fmt.Sscan(part, &at, &e.Kind, &e.A, &e.B); n < 2 {
+		var at, a, b string
+		if n, _ := fmt.Sscan(part, &at, &e.Kind, &a, &b); n < 2 {
 			return nil, fmt.Errorf("%q is no event", part)
+		}
+		var errA, errB error
+		e.A, errA = nodeNumber(a)
+		e.B, errB = nodeNumber(b)
+		if err := errors.Join(errA, errB); err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
 		}
 		if e.At, err = time.ParseDuration(at); err != nil {
 			return nil, err
@@ -80,7 +139,7 @@ func Parse(text string) (s Schedule, err error) {
 	return s, nil
 }
 
-// kinds of events. Of nodes: kill (SIGKILL), start (with the data directory
+// kinds of events. Nodes are numbers, or leader, it, next: see [Parse]. Of nodes: kill (SIGKILL), start (with the data directory
 // that it left), fresh (start with an empty one), freeze and cont (SIGSTOP,
 // SIGCONT), drain (SIGTERM). Between nodes: cut, oneway and heal A B, iso A
 // (from all others), healall, streamcut A B (no streams, for good), lose A (its
@@ -88,11 +147,21 @@ func Parse(text string) (s Schedule, err error) {
 // Of clients: die, update (a new value), shrink (one instance less), dereg,
 // want (again), pathcut and pathheal A from node B. gone A B: instance A must
 // be gone within B ms from then.
+//
+// Of what must survive: storm A (for A ms writers do not pause), which leader
+// (from now on that is "it"), move A (the
+// next process of a node has another address), voters A (so many nodes vote,
+// all of them running), edit A B (an operator gives instance A the weight B),
+// weighs A B (all nodes show it with that), visit A (an HTTP client registers
+// instance A, from 900, and is not heard of again), leave A (it deregisters
+// it).
 var kinds = []string{"kill", "start", "fresh", "freeze", "cont", "drain", "cut", "oneway", "heal", "iso", "healall", "streamcut", "lose", "loss",
-	"die", "update", "shrink", "dereg", "want", "pathcut", "pathheal", "gone"}
+	"die", "update", "shrink", "dereg", "want", "pathcut", "pathheal", "gone",
+	"storm", "which", "move", "voters", "edit", "weighs", "visit", "leave"}
 
 func (c *Cluster) happen(e Event) {
 	c.hist.log("* %v", e)
+	e.A, e.B = c.which(e.A), c.which(e.B)
 	switch e.Kind {
 	case "kill":
 		c.nodes[e.A].Kill()
@@ -177,8 +246,100 @@ func (c *Cluster) happen(e Event) {
 			}
 			s.wants = true
 		})
+	case "storm":
+		c.storm.Store(int64(c.now()) + int64(e.A)*int64(time.Millisecond))
+	case "which":
+	case "move":
+		c.nodes[e.A].Move()
+	case "voters":
+		c.mustVote(e.A)
+	case "edit", "visit", "leave":
+		c.operate(e)
+	case "weighs":
+		c.mustWeigh(e.A, e.B)
 	case "gone":
 		c.check.mustBeGone(e.A, c.now()+time.Duration(e.B)*time.Millisecond, fmt.Sprintf("it should have gone within %d ms", e.B))
+	}
+}
+
+// mustVote checks who votes on the log: so many, and all of them run.
+func (c *Cluster) mustVote(want int) {
+	w := c.operator()
+	running := map[string]bool{}
+	for _, n := range c.nodes {
+		if v, err := w.log(n); err == nil {
+			running[v.Node] = true
+		}
+	}
+	leads := w.leader()
+	if leads == nil {
+		c.check.fail("voters", "nobody leads the log")
+		return
+	}
+	v, err := w.log(leads)
+	if err != nil {
+		c.check.fail("voters", "%v", err)
+		return
+	}
+	voters := 0
+	for _, s := range v.Servers {
+		if s.Voter {
+			voters++
+			if !running[s.ID] {
+				c.check.fail("voters", "%.8s has a vote and does not run", s.ID)
+			}
+		}
+	}
+	if voters != want {
+		c.check.fail("voters", "%d nodes have a vote, want %d", voters, want)
+	}
+}
+
+// place is where an instance is, and in which service.
+func (c *Cluster) place(instance int) url.Values {
+	if instance >= visitors {
+		return url.Values{"serviceName": {visitorsService}, "ip": {shopIP}, "port": {strconv.Itoa(portOf(instance))}}
+	}
+	return url.Values{"serviceName": {serviceName}, "ip": {c.clients[instance/perClient].ip()}, "port": {strconv.Itoa(portOf(instance))}}
+}
+
+// operate does something to an instance over HTTP, at the first node that takes
+// it.
+func (c *Cluster) operate(e Event) {
+	q, method := c.place(e.A), map[string]string{"edit": http.MethodPatch, "visit": http.MethodPost, "leave": http.MethodDelete}[e.Kind]
+	if e.Kind == "edit" {
+		q.Set("weight", strconv.Itoa(e.B))
+	}
+	var why []string
+	for i := range c.nodes {
+		n := c.nodes[(e.A+i)%len(c.nodes)]
+		if up, frozen, _ := n.state(); !up || frozen {
+			continue
+		}
+		status, body, err := c.operator().do(n, method, "/nacos/v1/ns/instance?"+q.Encode(), limitHTTP+time.Second)
+		if err == nil && status == http.StatusOK {
+			return
+		}
+		why = append(why, fmt.Sprintf("%s: %d %s %v", n.name, status, body, err))
+	}
+	c.check.fail("edit", "%v: %s", e, strings.Join(why, "; "))
+}
+
+// mustWeigh checks what weight all nodes show an instance with.
+func (c *Cluster) mustWeigh(instance, weight int) {
+	q := c.place(instance)
+	for _, n := range c.nodes {
+		if up, frozen, _ := n.state(); !up || frozen {
+			continue
+		}
+		hosts, err := c.operator().list(n, q.Get("serviceName"))
+		if err != nil {
+			c.check.fail("edit", "%s: %v", n.name, err)
+			continue
+		}
+		if is := hosts[portOf(instance)]; is.weight != float64(weight) {
+			c.check.fail("edit", "%s shows %d with the weight %v, want %d", n.name, instance, is.weight, weight)
+		}
 	}
 }
 
@@ -225,7 +386,12 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 	for i, kind := range o.Kinds {
 		c.clients = append(c.clients, c.newClient(i, kind, o.Listens))
 	}
-	for _, n := range c.nodes {
+	c.hist.ledger = c.ledger
+	c.openShop()
+	for i := range writers + 2 { // one audits, the last one is the operator
+		c.writers = append(c.writers, c.newWriter(i))
+	}
+	for _, n := range c.nodes[:c.founders()] {
 		if err := n.Start(); err != nil {
 			return []string{err.Error()}, c.hist
 		}
@@ -237,6 +403,10 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 	for c.now() < 15*time.Second && !c.check.allServe() {
 		time.Sleep(tick)
 	}
+	for _, w := range c.writers[:writers] {
+		c.wg.Go(w.writes)
+	}
+	c.wg.Go(c.writers[writers].audits)
 	for _, s := range c.clients {
 		s.start()
 	}
@@ -262,7 +432,14 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 		}
 		c.happen(e)
 	}
-	if undone && until(c.now()+o.Quiet) {
+	// Writers go on until all is well again, so that there is something that a
+	// node has to catch up with.
+	ok := undone && until(c.now()+o.Quiet/4)
+	c.ledger.end()
+	if ok && until(c.now()+o.Quiet/4) {
+		c.settle()
+	}
+	if ok && until(c.now()+o.Quiet/2) {
 		before := c.work()
 		if until(c.now() + busyTime) {
 			for id, n := range c.work() {
@@ -271,6 +448,7 @@ func Run(s Schedule, o Options, dirs []string) (failures []string, h *history) {
 				}
 			}
 			c.digests()
+			c.lasting()
 			c.check.atEnd()
 		}
 	}
@@ -340,4 +518,18 @@ func Random(r *rand.Rand, faults []string, o Options) (s Schedule, undo time.Dur
 	}
 	slices.SortStableFunc(s, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	return s, time.Duration(last+1) * time.Second
+}
+
+// Storms makes writers write without a pause while half of the faults of a
+// schedule happen.
+func Storms(r *rand.Rand, faults Schedule) (s Schedule) {
+	for _, e := range faults {
+		switch e.Kind {
+		case "kill", "freeze", "drain", "iso", "cut", "oneway", "start", "fresh", "cont", "healall":
+			if r.IntN(2) == 0 {
+				s = append(s, Event{max(0, e.At-time.Duration(r.IntN(1000))*time.Millisecond), "storm", 500 + r.IntN(2000), 0})
+			}
+		}
+	}
+	return s
 }

@@ -19,6 +19,7 @@ type named struct {
 	undo   time.Duration
 	nodes  int           // default 3
 	kinds  string        // default: by seed
+	found  int           // so many of them make the cluster; default all
 	skew   time.Duration // A's clock is ahead
 	link   simnet.Link   // default ordinary
 	dials  bool          // the clients' addresses answer
@@ -105,6 +106,45 @@ var schedules = []named{
 	{name: "servers cut for 40 s", dials: true, undo: 80 * time.Second, events: "20s iso 1; 60s healall"},
 	{name: "one direction cut", dials: true, undo: 80 * time.Second, events: "20s oneway 0 1; 50s heal 0 1"},
 	{name: "streams never work", undo: 60 * time.Second, events: "1s streamcut 0 1; 1s streamcut 0 2; 1s streamcut 1 2; 20s update 0; 25s kill 1"},
+
+	// What must survive (design §8). A storm is many writes: one of them is
+	// always under way.
+	{name: "log, leader killed", undo: 60 * time.Second, events: "20s storm 12000; 22s kill leader; 30s start it; 30.5s kill leader; 45s start it"},
+	{name: "log, leader killed for good", undo: 60 * time.Second, events: "20s storm 12000; 25s kill leader"},
+	{name: "log, leader frozen", undo: 60 * time.Second, events: "20s storm 8000; 22s freeze leader; 26s storm 1000; 34s storm 4000; 35s cont it"},
+	{name: "log, leader frozen for a moment", undo: 60 * time.Second,
+		events: "20s storm 15000; 22s freeze leader; 22.4s cont it; 25s freeze leader; 26s cont it; 29s freeze leader; 31.2s cont it"},
+	{name: "log, leader is not heard", undo: 80 * time.Second, events: "20s storm 8000; 22s oneway leader next; 34s storm 4000; 35s heal it next"},
+	{name: "log, leader does not hear", undo: 80 * time.Second, events: "20s which leader; 20s storm 8000; 22s oneway next it; 34s storm 4000; 35s heal it next"},
+	// Writes are carried out and not answered, and tried again.
+	{name: "log, answers are lost", undo: 80 * time.Second, events: "20s which leader; 20s storm 40000; " + mute(22, 60)},
+	{name: "log, leader cut off", undo: 80 * time.Second, events: "20s storm 8000; 22s iso leader; 34s storm 4000; 35s healall; 40s storm 3000; 41s iso leader; 42s healall"},
+	{name: "log, two of three are killed", kinds: "java go java beat", undo: 90 * time.Second,
+		events: "20s storm 6000; 22s kill 0; 22.5s kill 1; 45s update 2; 45s update 1; 50s dereg 2; 50s gone 4 1000; 60s start 0; 62s start 1"},
+	{name: "log, two of three are frozen", undo: 90 * time.Second, events: "20s storm 6000; 22s freeze 0; 22.5s freeze 1; 60s cont 0; 62s cont 1"},
+	{name: "log, all restart", undo: 60 * time.Second, events: "20s storm 7000; 25s kill 0; 25s kill 1; 25s kill 2; 30s start 0; 31s start 1; 32s start 2"},
+	{name: "log, all restart twice", undo: 90 * time.Second,
+		events: "20s storm 4000; 22s kill 2; 23s kill 0; 23.1s kill 1; 30s start 0; 31s start 1; 34s storm 9000; 41s kill 0; 41.2s kill 1; 44s start 2; 45s start 0; 50s start 1"},
+	// A node without data gets another id, and the place of the old one when
+	// that has been away for a minute.
+	{name: "log, a node is wiped", undo: 130 * time.Second, events: "20s storm 6000; 22s kill 1; 30s fresh 1; 90s storm 5000; 125s voters 3; 126s kill 2; 150s start 2"},
+	{name: "log, the leader is wiped", undo: 130 * time.Second, events: "20s storm 6000; 22s kill leader; 30s fresh it; 125s voters 3"},
+	{name: "log, new addresses", undo: 90 * time.Second,
+		events: "20s storm 6000; 24s kill 0; 24s kill 1; 24s kill 2; 25s move 0; 25s move 1; 25s move 2; 26s start 0; 26s start 1; 26s start 2"},
+	{name: "log, new addresses one by one", undo: 120 * time.Second,
+		events: "20s kill 0; 21s move 0; 22s start 0; 45s kill 1; 46s move 1; 47s start 1; 70s kill 2; 71s move 2; 72s start 2; 73s storm 5000"},
+	{name: "log, a fourth and a fifth node", nodes: 5, found: 3, kinds: "java go java java java", undo: 150 * time.Second,
+		events: "18s storm 5000; 20s start 3; 40s voters 3; 45s storm 5000; 46s start 4; 90s voters 5; 95s kill 0; 95s kill leader; 96s storm 5000; 120s start 0; 121s start it"},
+	{name: "log, rolling restart", kinds: "java go java python beat", undo: 250 * time.Second,
+		events: "19s storm 5000; 20s drain 0; 50s start 0; 89s storm 5000; 90s drain 1; 120s start 1; 159s storm 5000; 160s drain 2; 190s start 2; 240s voters 3"},
+	{name: "log, rolling restart from the leader", undo: 200 * time.Second,
+		events: "19s storm 5000; 20s drain leader; 50s start it; 80s storm 5000; 81s drain leader; 110s start it; 140s storm 5000; 141s drain leader; 170s start it"},
+	// An operator's edit stays with its instance, wherever that is connected.
+	{name: "log, edits", kinds: "java go java java", undo: 130 * time.Second,
+		events: "20s edit 0 5; 21s weighs 0 5; 25s pathcut 0 0; 48s weighs 0 5; 50s kill 0; 60s weighs 0 5; 62s start 0; 70s kill 0; 70s kill 1; 70s kill 2; " +
+			"75s start 0; 75s start 1; 75s start 2; 100s weighs 0 5; 105s update 0; 110s weighs 0 5; 115s dereg 0; 116s want 0; 121s weighs 0 1"},
+	{name: "log, edits of the absent", undo: 190 * time.Second,
+		events: "20s visit 900; 20s visit 901; 21s edit 900 5; 21s edit 901 6; 22s weighs 900 5; 70s visit 900; 71s weighs 900 5; 71s visit 901; 72s weighs 901 6; 73s leave 901; 74s visit 901; 75s weighs 901 1; 182s visit 900; 183s weighs 900 1"},
 }
 
 func flap(n int) string {
@@ -115,9 +155,18 @@ func flap(n int) string {
 	return b.String()
 }
 
+// mute lets nobody hear what the leader says to the next node, for moments.
+func mute(from, to int) string {
+	var b strings.Builder
+	for t := from; t < to; t += 3 {
+		fmt.Fprintf(&b, "%ds oneway it next; %d.8s heal it next; ", t, t+1)
+	}
+	return b.String()
+}
+
 // brief are those that are played where nobody asks for all.
 var brief = []string{"F01 drain", "F02", "F04", "F08 long", "F09", "F11", "F14 started later", "F18", "F20 start", "F22", "F23",
-	"a node is killed", "rolling restart"}
+	"a node is killed", "rolling restart", "log, leader killed", "log, all restart", "log, a node is wiped", "log, edits"}
 
 func TestNamed(t *testing.T) {
 	if *play != "" {
@@ -139,7 +188,7 @@ func TestNamed(t *testing.T) {
 				seed := *first + uint64(i)
 				o := Options{Seed: seed, Nodes: 3, Listens: s.dials, Link: ordinary, Skew: []time.Duration{s.skew}, Undo: s.undo}
 				if s.nodes > 0 {
-					o.Nodes = s.nodes
+					o.Nodes, o.Founders = s.nodes, s.found
 				}
 				if s.link != (simnet.Link{}) {
 					o.Link = s.link

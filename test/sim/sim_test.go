@@ -68,8 +68,11 @@ func broken(t *testing.T, s Schedule, o Options) (failures []string) {
 	start := time.Now()
 	var h *history
 	synctest.Test(t, func(t *testing.T) { failures, h = Run(s, o, dirs) })
+	if h.ledger != nil {
+		failures = append(failures, h.ledger.judge()...)
+	}
 	if took := time.Since(start); testing.Verbose() {
-		t.Logf("seed %d: %v in %v", o.Seed, h.length(), took.Round(time.Millisecond))
+		t.Logf("seed %d: %v in %v; %v", o.Seed, h.length(), took.Round(time.Millisecond), h.ledger)
 	}
 	if len(failures) == 0 && !*verbose {
 		return nil
@@ -108,6 +111,7 @@ func TestRandom(t *testing.T) {
 			o, r := randomOptions(t, seed)
 			var s Schedule
 			s, o.Undo = Random(r, strings.Fields(*faults), o)
+			s = append(s, Storms(rand.New(rand.NewPCG(seed, 2)), s)...)
 			try(t, s, o)
 		})
 	}

@@ -19,12 +19,14 @@ type Instance struct {
 	Enabled  bool              `json:"enabled"`
 	Cluster  string            `json:"cluster"`
 	Metadata map[string]string `json:"metadata"`
+	// Ephemeral: it belongs to its client and goes with it. Else the server keeps and checks it.
+	Ephemeral bool `json:"ephemeral"`
 }
 
-// NewInstance is a healthy instance of weight 1 in the default cluster.
+// NewInstance is a healthy ephemeral instance of weight 1 in the default cluster.
 func NewInstance(ip string, port int) Instance {
 	return Instance{IP: ip, Port: port, Weight: 1, Healthy: true, Enabled: true, Cluster: "DEFAULT",
-		Metadata: map[string]string{}}
+		Metadata: map[string]string{}, Ephemeral: true}
 }
 
 // The methods below return a changed copy and leave the original as it is.
@@ -32,6 +34,7 @@ func NewInstance(ip string, port int) Instance {
 func (i Instance) Weighing(weight float64) Instance { i.Weight = weight; return i }
 func (i Instance) Unhealthy() Instance              { i.Healthy = false; return i }
 func (i Instance) Disabled() Instance               { i.Enabled = false; return i }
+func (i Instance) Persistent() Instance             { i.Ephemeral = false; return i }
 func (i Instance) In(cluster string) Instance       { i.Cluster = cluster; return i }
 
 func (i Instance) With(key, value string) Instance {
@@ -55,6 +58,9 @@ func (i Instance) String() string {
 	if !i.Enabled {
 		b.WriteString(" disabled")
 	}
+	if !i.Ephemeral {
+		b.WriteString(" persistent")
+	}
 	for _, k := range slices.Sorted(maps.Keys(i.Metadata)) {
 		fmt.Fprintf(&b, " %s=%q", k, i.Metadata[k])
 	}
@@ -63,5 +69,5 @@ func (i Instance) String() string {
 
 func (i Instance) Equal(o Instance) bool {
 	return i.IP == o.IP && i.Port == o.Port && i.Weight == o.Weight && i.Healthy == o.Healthy &&
-		i.Enabled == o.Enabled && i.Cluster == o.Cluster && maps.Equal(i.Metadata, o.Metadata)
+		i.Enabled == o.Enabled && i.Cluster == o.Cluster && i.Ephemeral == o.Ephemeral && maps.Equal(i.Metadata, o.Metadata)
 }

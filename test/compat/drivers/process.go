@@ -65,6 +65,8 @@ type Response struct {
 	Hosts    []Instance `json:"hosts"`
 	Services []string   `json:"services"`
 	Count    int        `json:"count"`
+	// Of "protected": the service has no more healthy instances than its threshold asks for.
+	Protected bool `json:"protected"`
 }
 
 // An Event is something that a driver says unasked.

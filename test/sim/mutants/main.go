@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -31,6 +32,7 @@ type mutant struct {
 	name    string
 	why     string // what is broken
 	changes []change
+	pkg     string   // whose tests; "": ./test/sim
 	run     string   // tests that are run, as of go test -run
 	args    []string // of the test
 	// caught: promises, any of which must be broken; none: all must hold.
@@ -92,7 +94,11 @@ func (m mutant) try() (result, output string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	test := exec.CommandContext(ctx, "go", append([]string{"test", "./test/sim", "-count=1", "-timeout=5m", "-sim.named=1", "-run", m.run}, m.args...)...)
+	args := []string{"test", cmp.Or(m.pkg, "./test/sim"), "-count=1", "-timeout=5m", "-run", m.run}
+	if m.pkg == "" {
+		args = append(args, "-sim.named=1")
+	}
+	test := exec.CommandContext(ctx, "go", append(args, m.args...)...)
 	test.Dir = dir
 	out, err := test.CombinedOutput()
 	output = string(out)

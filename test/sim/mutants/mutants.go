@@ -1,7 +1,7 @@
 package main
 
-// mutants of the rules of design §§4–6, then the carriers, each of which the
-// others must make up for. Without streams there is no Forward either, so no
+// mutants of the rules of design §§4–6, then of §8, then the carriers, each of
+// which the others must make up for. Without streams there is no Forward either, so no
 // HTTP client takes part.
 var mutants = []mutant{
 	{name: "skip tombstones", why: "what is gone elsewhere stays", run: "^TestNamed$/(F02|F04)", caught: []string{"late", "ghost", "diverge", "alarm", "apart"},
@@ -38,6 +38,30 @@ var mutants = []mutant{
 	{name: "pull from the owner only", why: "what an owner cannot send itself does not arrive", run: "^TestNamed$/(F11|F12|F06)", caught: []string{"diverge", "gap", "apart"},
 		changes: []change{{"distro/heads.go", "	case applied > l.applied:\n", "	case applied > l.applied && p.id != id.Node:\n	case applied > l.applied:\n"},
 			{"distro/replicator.go", "		GossipFrames: true,", "		GossipFrames: false,"}}},
+	{name: "log: acknowledged at once", why: "a write is acknowledged before it is committed and carried out", run: "^TestNamed$/log,_leader", caught: []string{"lost", "order"},
+		changes: []change{{"raftstore/write.go", "		f := s.raft.Apply(body, enqueueTime)\n", "		f := s.raft.Apply(body, enqueueTime)\n		if s != nil {\n			return &pb.Result{}, nil\n		}\n"}}},
+	{name: "log: another id", why: "a write that is tried again may be carried out twice", run: "^TestNamed$/log,_answers", args: []string{"-sim.named=4"}, caught: []string{"lost", "order"},
+		changes: []change{{"raftstore/write.go", "			result, r := s.try(", "			cmd.Id = fmt.Appendf(nil, \"%016x\", mrand.Uint64())\n			body, _ = proto.Marshal(cmd)\n			result, r := s.try("}}},
+	{name: "log: no results kept", why: "a command that comes twice is carried out twice", run: "^TestNamed$/log,_answers", args: []string{"-sim.named=4"}, caught: []string{"lost", "order"},
+		changes: []change{{"raftstore/fsm.go", "again := t.done.find(id); again != nil {", "again := t.done.find(id); again != nil && again == nil {"}}},
+	{name: "log: never in doubt", why: "a write that nobody knows of is said not to have happened", run: "^TestNamed$/log,", args: []string{"-sim.named=3"}, caught: []string{"lost", "order"},
+		changes: []change{{"raftstore/write.go", "	if perhaps {\n		s.metrics.unknown", "	if perhaps && s == nil {\n		s.metrics.unknown"}}},
+	{name: "log: waits in vain", why: "without a quorum writes fail as late as with one", run: "^TestNamed$/log,_(leader_cut|two)", caught: []string{"slow"},
+		changes: []change{{"raftstore/write.go", "	return alive >= quorum(voters)\n", "	return alive >= 0\n"}}},
+	{name: "log: snapshots lose a row", why: "who starts from a snapshot lacks an instance", run: "^TestNamed$/log,", caught: []string{"lost", "order", "diverge"},
+		changes: []change{{"raftstore/fsm.go", "	changes := difference(f.tables, next)\n", "	for _, s := range next.services {\n		if len(s.instances) > 0 {\n			s.instances = s.instances[1:]\n			break\n		}\n	}\n	changes := difference(f.tables, next)\n"}}},
+	{name: "log: vote for whoever asks", why: "a node forgets its votes", run: "^TestNamed$/log,_all", args: []string{"-sim.named=3"}, caught: []string{"lost", "order", "diverge"},
+		changes: []change{{"raftstore/log.go", "	var bolt *raftboltdb.BoltStore\n	err := guard(path, func() (err error) {\n", "	var bolt *raftboltdb.BoltStore\n	_ = os.Remove(path)\n	err := guard(path, func() (err error) {\n"}}},
+	{name: "log: edits do not end", why: "the log is not told that an edit is over", run: "^TestNamed$/log,_edits", caught: []string{"edit"},
+		changes: []change{{"pkg/registry/durable.go", "	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool { return o.over })\n", "	return nil\n"}}},
+	{name: "log: edits end everywhere", why: "an edit ends with the connection of its instance", run: "^TestNamed$/log,_edits", caught: []string{"edit"},
+		changes: []change{{"pkg/registry/durable.go", "now.Millis()-o.seen.Millis() >= r.opts.OverrideAge", "now.Millis()-o.seen.Millis() >= 1"}}},
+	{name: "log: own checks", why: "what a health check finds is not told to other nodes", run: "^TestNamed$/log,_(leader_killed|all)", caught: []string{"diverge"},
+		changes: []change{{"pkg/node/node.go", "reg.Checked(c); replicator.WriteCheck(c)", "reg.Checked(c)"}}},
+	{name: "log: the dead keep their votes", why: "a voter that is gone is not replaced", run: "^TestNamed$/log,_(a_node|the_leader)_is_wiped", caught: []string{"voters"},
+		changes: []change{{"pkg/node/raft.go", "r.ReplaceAfter, r.RemoveLeftAfter = o.RaftReplaceAfter,", "r.ReplaceAfter, r.RemoveLeftAfter = 100*o.RaftReplaceAfter,"}}},
+	{name: "log: no fsync", why: "what is acknowledged is not on the disk yet", pkg: "./test/power", run: "^TestPowerCut$", caught: []string{"lost"},
+		changes: []change{{"raftstore/log.go", "NoSync: noSync}", "NoSync: noSync || path != \"\"}"}}},
 	{name: "no gossip frames", why: "changes travel on streams only", run: "^TestNamed$|^TestRandom$",
 		changes: []change{{"distro/replicator.go", "		GossipFrames: true,", "		GossipFrames: false,"}}},
 	{name: "no streams", why: "changes travel by gossip and reliable messages only", run: "^TestRandom$", args: []string{"-sim.nostreams", "-sim.seeds=30", "-sim.clients=java go python java"}},

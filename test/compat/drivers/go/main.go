@@ -37,6 +37,8 @@ type instance struct {
 	Enabled  bool              `json:"enabled"`
 	Cluster  string            `json:"cluster"`
 	Metadata map[string]string `json:"metadata"`
+
+	Ephemeral bool `json:"ephemeral"`
 }
 
 type request struct {
@@ -65,6 +67,8 @@ type response struct {
 	Hosts    []instance `json:"hosts,omitempty"`
 	Services []string   `json:"services,omitempty"`
 	Count    int64      `json:"count,omitempty"`
+
+	Protected bool `json:"protected,omitempty"`
 }
 
 type driver struct {
@@ -181,7 +185,7 @@ func (d *driver) handle(r request, res *response) error {
 	case "deregister":
 		return accepted(c.DeregisterInstance(vo.DeregisterInstanceParam{
 			ServiceName: r.Service, GroupName: r.Group,
-			Ip: r.Instance.IP, Port: r.Instance.Port, Cluster: r.Instance.Cluster, Ephemeral: true,
+			Ip: r.Instance.IP, Port: r.Instance.Port, Cluster: r.Instance.Cluster, Ephemeral: r.Instance.Ephemeral,
 		}))
 	case "batchRegister":
 		return accepted(c.BatchRegisterInstance(batch(r, r.Instances)))
@@ -205,6 +209,10 @@ func (d *driver) handle(r request, res *response) error {
 		list, err := c.GetAllServicesInfo(vo.GetAllServiceInfoParam{
 			NameSpace: r.Namespace, GroupName: r.Group, PageNo: r.Page, PageSize: r.Size})
 		res.Services, res.Count = list.Doms, list.Count
+		return err
+	case "protected":
+		service, err := c.GetService(vo.GetServiceParam{ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters})
+		res.Protected = service.ReachProtectionThreshold
 		return err
 	case "subscribe":
 		p := &vo.SubscribeParam{ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters}
@@ -296,7 +304,7 @@ func registration(r request, i instance) vo.RegisterInstanceParam {
 	return vo.RegisterInstanceParam{
 		ServiceName: r.Service, GroupName: r.Group,
 		Ip: i.IP, Port: i.Port, Weight: i.Weight, Healthy: i.Healthy, Enable: i.Enabled,
-		ClusterName: i.Cluster, Metadata: i.Metadata, Ephemeral: true,
+		ClusterName: i.Cluster, Metadata: i.Metadata, Ephemeral: i.Ephemeral,
 	}
 }
 
@@ -313,7 +321,7 @@ func fromSDK(hosts []model.Instance) []instance {
 	for _, h := range hosts {
 		list = append(list, instance{
 			IP: h.Ip, Port: h.Port, Weight: h.Weight, Healthy: h.Healthy, Enabled: h.Enable,
-			Cluster: h.ClusterName, Metadata: h.Metadata,
+			Cluster: h.ClusterName, Metadata: h.Metadata, Ephemeral: h.Ephemeral,
 		})
 	}
 	return list

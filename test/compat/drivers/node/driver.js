@@ -17,6 +17,7 @@ const { NacosNamingClient } = require('nacos');
 const optional = {
   batchRegister: 'batchRegisterInstance',
   batchRemove: 'batchDeregisterInstance',
+  protected: 'getService',
   services: 'getServiceList',
   watchServices: 'fuzzyWatch',
 };
@@ -50,7 +51,7 @@ async function handle(r) {
       await client.close();
       return;
     case 'register':
-    case 'update': // registering again is how this SDK changes an ephemeral instance
+    case 'update': // registering again is how this SDK changes an instance
       await client.registerInstance(r.service, toSDK(r.instance), r.group);
       return;
     case 'deregister':
@@ -93,8 +94,8 @@ function toSDK({ cluster, ...instance }) {
 }
 
 function fromSDK(hosts) {
-  return hosts.map(({ ip, port, weight, healthy, enabled, clusterName, metadata }) =>
-    ({ ip, port, weight, healthy, enabled, cluster: clusterName, metadata }));
+  return hosts.map(({ ip, port, weight, healthy, enabled, ephemeral, clusterName, metadata }) =>
+    ({ ip, port, weight, healthy, enabled, ephemeral, cluster: clusterName, metadata }));
 }
 
 send({

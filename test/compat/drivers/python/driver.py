@@ -16,6 +16,7 @@ from v2.nacos import (
     BatchRegisterInstanceParam,
     ClientConfigBuilder,
     DeregisterInstanceParam,
+    GetServiceParam,
     ListInstanceParam,
     ListServiceParam,
     NacosNamingService,
@@ -99,6 +100,7 @@ class Driver:
                     ip=i["ip"],
                     port=i["port"],
                     cluster_name=i["cluster"],
+                    ephemeral=i["ephemeral"],
                     service_name=r["service"],
                     group_name=group(r),
                 )
@@ -139,6 +141,12 @@ class Driver:
             )
         )
         return {"services": page.services, "count": page.count}
+
+    async def op_protected(self, r):
+        service = await self.clients[r["client"]].get_service(
+            GetServiceParam(service_name=r["service"], group_name=group(r))
+        )
+        return {"protected": service.reachProtectionThreshold}
 
     async def op_subscribe(self, r):
         async def listener(hosts):
@@ -184,6 +192,7 @@ def registration(r, i):
         enabled=i["enabled"],
         cluster_name=i["cluster"],
         metadata=i["metadata"],
+        ephemeral=i["ephemeral"],
     )
 
 
@@ -205,6 +214,7 @@ def from_sdk(hosts):
             "enabled": h.enabled,
             "cluster": h.clusterName,
             "metadata": h.metadata,
+            "ephemeral": h.ephemeral,
         }
         for h in hosts
     ]

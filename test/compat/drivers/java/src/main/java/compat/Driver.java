@@ -28,6 +28,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -48,6 +49,7 @@ public final class Driver {
     private static final Map<String, String> OPTIONAL = Map.of(
             "batchRegister", "batchRegisterInstance",
             "batchRemove", "batchDeregisterInstance",
+            "protected", "getService",
             "watchServices", "fuzzyWatchWithServiceKeys");
 
     private final PrintStream out;
@@ -116,7 +118,7 @@ public final class Driver {
         ObjectNode result = JSON.createObjectNode();
         switch (op) {
             case "close" -> client.shutDown();
-            // Registering again is how this SDK changes an ephemeral instance.
+            // Registering again is how this SDK changes an instance.
             case "register", "update" -> client.registerInstance(service, group, toSdk(r.get("instance")));
             case "deregister" -> client.deregisterInstance(service, group, toSdk(r.get("instance")));
             case "batchRegister", "batchRemove" -> call(client, OPTIONAL.get(op), service, group, batch(r));
@@ -178,14 +180,24 @@ public final class Driver {
     /** Implements FuzzyWatchEventWatcher, which SDKs before 3.0 do not have. */
     private Object watcher(String subscription) throws ClassNotFoundException {
         Class<?> type = Class.forName("com.alibaba.nacos.api.naming.listener.FuzzyWatchEventWatcher");
+        // Two threads of the SDK tell a new watcher what there is, and both may tell of the same service.
+        Set<String> present = ConcurrentHashMap.newKeySet();
         return Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
             switch (method.getName()) {
                 case "onEvent" -> {
                     Object event = arguments[0];
+                    String change = (String) event.getClass().getMethod("getChangeType").invoke(event);
+                    String group = (String) event.getClass().getMethod("getGroupName").invoke(event);
+                    String service = (String) event.getClass().getMethod("getServiceName").invoke(event);
+                    String key = group + "@@" + service;
+                    if (change.equals("ADD_SERVICE") && !present.add(key)) {
+                        return null;
+                    }
+                    if (change.equals("DELETE_SERVICE")) {
+                        present.remove(key);
+                    }
                     send(JSON.createObjectNode().put("event", "change").put("subscription", subscription)
-                            .put("change", (String) event.getClass().getMethod("getChangeType").invoke(event))
-                            .put("group", (String) event.getClass().getMethod("getGroupName").invoke(event))
-                            .put("service", (String) event.getClass().getMethod("getServiceName").invoke(event)));
+                            .put("change", change).put("group", group).put("service", service));
                     return null;
                 }
                 case "equals" -> {
@@ -240,6 +252,7 @@ public final class Driver {
         instance.setHealthy(i.get("healthy").asBoolean());
         instance.setEnabled(i.get("enabled").asBoolean());
         instance.setClusterName(i.get("cluster").asText());
+        instance.setEphemeral(i.get("ephemeral").asBoolean());
         Map<String, String> metadata = new HashMap<>();
         i.path("metadata").fields().forEachRemaining(e -> metadata.put(e.getKey(), e.getValue().asText()));
         instance.setMetadata(metadata);
@@ -256,6 +269,7 @@ public final class Driver {
                     .put("healthy", h.isHealthy())
                     .put("enabled", h.isEnabled())
                     .put("cluster", h.getClusterName())
+                    .put("ephemeral", h.isEphemeral())
                     .set("metadata", JSON.valueToTree(h.getMetadata()));
         }
         return list;
