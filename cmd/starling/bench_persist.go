@@ -57,37 +57,40 @@ func benchPersist(ctx context.Context, r *benchRun) (err error) {
 	web := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: r.concurrency}}
 	defer web.CloseIdleConnections()
 	ending := context.WithoutCancel(ctx) // what is removed in the end is removed also if the run is stopped
+	r.say(fmt.Sprintf("setting up %d services", p.services))
+	services := func(ctx context.Context, method, path string, more url.Values) error {
+		return each(ctx, p.services, r.concurrency, func(i int) (err error) {
+			form := url.Values{"serviceName": {persistService(i)}, "groupName": {benchGroup}}
+			maps.Copy(form, more)
+			// Another node may have written what this one judges by, and this
+			// one not have heard of it yet.
+			for range 20 {
+				if err = overHTTP(ctx, web, method, "http://"+r.at(i)+path+"?"+form.Encode()); err == nil || strings.Contains(err.Error(), "already exists") {
+					return nil // of an earlier run
+				}
+				if !sleep(ctx, 100*time.Millisecond) {
+					break
+				}
+			}
+			return err
+		})
+	}
+	if err := services(ctx, http.MethodPost, "/nacos/v1/ns/service", nil); err != nil {
+		return err
+	}
+	if !r.keep {
+		defer func() {
+			if e := services(ending, http.MethodDelete, "/nacos/v1/ns/service", nil); e != nil {
+				err = errors.Join(err, fmt.Errorf("services of this run are left in group %s: %w", benchGroup, e))
+			}
+		}()
+	}
 	if !r.checks {
 		// Nobody answers at these addresses, and looking again and again would
 		// be half of the load.
-		r.say(fmt.Sprintf("setting up %d services without health checks", p.services))
-		clusters := func(ctx context.Context, method, path string, more url.Values) error {
-			return each(ctx, p.services, r.concurrency, func(i int) (err error) {
-				form := url.Values{"serviceName": {persistService(i)}, "groupName": {benchGroup}}
-				maps.Copy(form, more)
-				// Another node may have written what this one judges by, and
-				// this one not have heard of it yet.
-				for range 20 {
-					if err = overHTTP(ctx, web, method, "http://"+r.at(i)+path+"?"+form.Encode()); err == nil || !sleep(ctx, 100*time.Millisecond) {
-						break
-					}
-				}
-				return err
-			})
-		}
-		if err := clusters(ctx, http.MethodPost, "/nacos/v1/ns/service", nil); err != nil {
-			return err
-		}
-		if err := clusters(ctx, http.MethodPut, "/nacos/v1/ns/cluster", url.Values{"clusterName": {"DEFAULT"}, "checkPort": {"80"},
+		if err := services(ctx, http.MethodPut, "/nacos/v1/ns/cluster", url.Values{"clusterName": {"DEFAULT"}, "checkPort": {"80"},
 			"useInstancePort4Check": {"true"}, "healthChecker": {`{"type":"NONE"}`}}); err != nil {
 			return err
-		}
-		if !r.keep {
-			defer func() {
-				if e := clusters(ending, http.MethodDelete, "/nacos/v1/ns/service", nil); e != nil {
-					err = errors.Join(err, fmt.Errorf("services of this run are left in group %s: %w", benchGroup, e))
-				}
-			}()
 		}
 	}
 	var write func(typ string) func(ctx context.Context, w, n int, buf []byte) ([]byte, error)

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,6 +122,8 @@ func TestBenchCluster(t *testing.T) {
 		t.Errorf("push: status %d: %s%s", status, stdout, stderr)
 	}
 
+	testBenchPersist(t, servers, addrB)
+
 	// The scenario says when the node is to be killed.
 	errs, said := &terminal{}, make(chan struct{})
 	go func() {
@@ -138,6 +143,38 @@ func TestBenchCluster(t *testing.T) {
 	if r.Operations != 25 || r.Removals == nil || *r.Removals != 0 || r.EqualMillis == nil {
 		t.Errorf("failover: %s", out.String())
 	}
+}
+
+// What persist writes is counted, and gone afterwards unless it is to be kept.
+func testBenchPersist(t *testing.T, servers, addr string) {
+	until(t, "there is a leader", func() bool {
+		status, stdout, _ := starling(nil, "raft", "--server", addr, "--json")
+		return status == exitOK && strings.Contains(stdout, `"leader": "`)
+	})
+	count := func(want int) {
+		t.Helper()
+		until(t, strconv.Itoa(want)+" persistent instances are there", func() bool {
+			resp, err := http.Get("http://" + addr + "/metrics")
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			return err == nil && strings.Contains(string(text), "\nstarling_registry_persistent_instances "+strconv.Itoa(want)+"\n")
+		})
+	}
+	for _, args := range [][]string{{}, {"--http"}, {"--services", "1", "--checks"}, {"--keep", "--instances", "50"}} {
+		args = append([]string{"bench", "persist", "--servers", servers, "--connections", "3", "--instances", "5", "--duration", "200ms", "--json"}, args...)
+		status, stdout, stderr := starling(nil, args...)
+		var r benchResult
+		if err := json.Unmarshal([]byte(stdout), &r); status != exitOK || err != nil || r.Operations == 0 || r.Errors != 0 {
+			t.Fatalf("%v: status %d, %v: %s%s", args, status, err, stdout, stderr)
+		}
+		if !slices.Contains(args, "--keep") {
+			count(0)
+		}
+	}
+	count(150)
 }
 
 // Views are equal if every node has of each what that has itself.

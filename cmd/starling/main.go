@@ -83,7 +83,6 @@ Why did that instance vanish, and how are the nodes?
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), drainCommand(p),
 		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
