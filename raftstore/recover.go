@@ -136,7 +136,7 @@ func (s *Store) readopt(g uint64) {
 	if _, err := os.Lstat(filepath.Join(s.opts.Dir, bootstrapFile)); err == nil {
 		return
 	}
-	if err := writeGeneration(s.opts.Dir, g); err != nil {
+	if err := writeGeneration(s.opts.Dir, g, s.opts.ClusterID()); err != nil {
 		s.fail(err)
 		return
 	}

@@ -255,7 +255,13 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), raftCall(members)
 	}
 	ro.Superseded = func() { n.fail(ErrSuperseded) }
-	ro.Failed = func(err error) { n.fail(fmt.Errorf("the log of the cluster: %w", err)) }
+	ro.Failed = func(err error) {
+		// With others its clients have a better place to be. Alone it goes on with
+		// all that needs no log: instances of clients, and reads.
+		if others(ops.view()) {
+			n.fail(fmt.Errorf("the log of the cluster: %w", err))
+		}
+	}
 	ro.Logger, ro.Metrics = log.Named("raft"), metrics
 	if store, err = raftstore.Open(ro); err != nil {
 		return nil, err
