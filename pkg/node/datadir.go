@@ -350,6 +350,9 @@ func (d *DataDir) replace(name string, write func(io.Writer) error) error {
 		}
 		return errors.Join(dir.Sync(), dir.Close())
 	}()
+	if errors.Is(err, syscall.ENOSPC) {
+		err = fmt.Errorf("%w: make room and start again", err)
+	}
 	if err != nil {
 		return fmt.Errorf("data directory %s: cannot write %s: %w", d.path, name, err)
 	}
