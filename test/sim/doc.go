@@ -38,8 +38,8 @@
 // Writes are: each of them happens once, between question and answer, or never
 // if the answer says so, or perhaps if the answer says that, or there was none.
 // Reads are memory of the node that is asked, and may be old (semantics R6),
-// even where the reader has just written: the node passes the write on to the
-// leader and is told of it a moment later. One case is as good as a write: who
+// even where the reader has just written: a node that is behind does not hold
+// up its writers for long. One case is as good as a write: who
 // writes at a node that leads in the same term before and after, and reads there
 // then, reads what the log held at some moment since that write began. Those
 // reads, and those of all nodes at the end, must fit the writes (porcupine).

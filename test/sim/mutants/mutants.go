@@ -50,7 +50,7 @@ var mutants = []mutant{
 		changes: []change{{"raftstore/write.go", "	return alive >= quorum(voters)\n", "	return alive >= 0\n"}}},
 	{name: "log: snapshots lose a row", why: "who starts from a snapshot lacks an instance", run: "^TestNamed$/log,", caught: []string{"lost", "order", "diverge"},
 		changes: []change{{"raftstore/fsm.go", "	changes := difference(f.tables, next)\n", "	for _, s := range next.services {\n		if len(s.instances) > 0 {\n			s.instances = s.instances[1:]\n			break\n		}\n	}\n	changes := difference(f.tables, next)\n"}}},
-	{name: "log: vote for whoever asks", why: "a node forgets its votes", run: "^TestNamed$/log,_all", args: []string{"-sim.named=3"}, caught: []string{"lost", "order", "diverge"},
+	{name: "log: forgotten", why: "a node starts without the log that it had", run: "^TestNamed$/log,_all", args: []string{"-sim.named=3"}, caught: []string{"lost", "order", "diverge", "refused"},
 		changes: []change{{"raftstore/log.go", "	var bolt *raftboltdb.BoltStore\n	err := guard(path, func() (err error) {\n", "	var bolt *raftboltdb.BoltStore\n	_ = os.Remove(path)\n	err := guard(path, func() (err error) {\n"}}},
 	{name: "log: edits do not end", why: "the log is not told that an edit is over", run: "^TestNamed$/log,_edits", caught: []string{"edit"},
 		changes: []change{{"pkg/registry/durable.go", "	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool { return o.over })\n", "	return nil\n"}}},
