@@ -275,7 +275,7 @@ func TestMeter(t *testing.T) {
 	conn := &recording{to: &sent}
 	trans := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{Stream: recorder{conn}, MaxPool: 0, Timeout: time.Second, Logger: hclog.NewNullLogger()})
 	defer trans.Close()
-	big := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{Addr: []byte("x")}, Term: 1 << 40}
+	big := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("x"), Addr: []byte("x")}, Term: 1 << 40}
 	for n := range 512 {
 		big.Entries = append(big.Entries, &raft.Log{Index: uint64(n) << 33, Term: 1 << 20, Data: make([]byte, n*2), Extensions: make([]byte, n%300), AppendedAt: time.Now()})
 	}

@@ -103,6 +103,7 @@ func (d *drain) run(ctx context.Context) {
 		case <-done:
 		case <-ctx.Done():
 		}
+		d.handOver(ctx) // it may have been elected since
 		return
 	}
 	d.startLocked()
@@ -121,11 +122,7 @@ func (d *drain) move(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
 	d.replicator.SetDraining(true) // the others send nobody here
-	if d.store.Leads() && d.hasPeer() {
-		if err := d.store.TransferLeadership(ctx); err != nil {
-			d.log.Warn("another node will have to be elected to lead the log", zap.Error(err))
-		}
-	}
+	d.handOver(ctx)
 	err := d.sdks.Drain(ctx, 0)
 	if errors.Is(err, grpcapi.ErrNoTarget) { // they stay attached until the node ends
 		err = nil
@@ -147,6 +144,17 @@ func (d *drain) move(ctx context.Context) {
 	if err != nil {
 		d.state.State, d.state.Error = api.DrainFailed, err.Error()
 		d.log.Warn("the drain did not come to its end", zap.Error(err))
+	}
+}
+
+// handOver makes another node lead the log, if this one does: nobody has to wait
+// for an election.
+func (d *drain) handOver(ctx context.Context) {
+	if !d.store.Leads() || !d.hasPeer() {
+		return
+	}
+	if err := d.store.TransferLeadership(ctx); err != nil {
+		d.log.Warn("another node will have to be elected to lead the log", zap.Error(err))
 	}
 }
 

@@ -222,9 +222,15 @@ func (o *operations) confirm(ctx context.Context, key registry.ServiceKey, ik re
 	if len(others) < 2 {
 		return false, false
 	}
-	for _, id := range others {
-		answer, err := o.call(ctx, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
+	for n, id := range others {
+		// One that stands still must not use up the time of the next.
+		within, cancel := ctx, func() {}
+		if end, ok := ctx.Deadline(); ok {
+			within, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(others)-n))
+		}
+		answer, err := o.call(within, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
 			Service: &starlingv1.Service{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Ip: ik.IP, Port: uint32(ik.Port), Cluster: ik.Cluster})
+		cancel()
 		var r starlingv1.ConfirmProbeResponse
 		if err != nil || proto.Unmarshal(answer, &r) != nil || !r.Known {
 			continue

@@ -314,7 +314,7 @@ func keylessRaft(a *server) error {
 			_, _ = c.Write(raftHello{1 << 32, cluster, randomID(), ms[0].ID}.bytes())
 			answer, err := io.ReadAll(c)
 			if bytes.Contains(answer, []byte(raftMagic)) || isTimeout(err) {
-				return fmt.Errorf("Raft port %s: %q %v", name, answer, err)
+				return fmt.Errorf("the Raft port %s: %q %v", name, answer, err)
 			}
 			return nil
 		})
@@ -323,7 +323,7 @@ func keylessRaft(a *server) error {
 		}
 	}
 	if now, err := a.raft(context.Background()); err != nil || now.Role != st.Role || now.Term != st.Term {
-		return fmt.Errorf("Raft: %+v became %+v, %v", st, now, err)
+		return fmt.Errorf("the log: %+v became %+v, %v", st, now, err)
 	}
 	return nil
 }

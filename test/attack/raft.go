@@ -392,7 +392,7 @@ func raftRequests(f *field) (string, error) {
 	}
 	trans := in.transport()
 	defer trans.Close()
-	n, taken := 0, 0
+	n := 0
 	for target := range f.nodes {
 		if f.members[target].ID == in.as {
 			continue
@@ -457,7 +457,6 @@ func raftRequests(f *field) (string, error) {
 		} {
 			n++
 			if err := do(); err == nil {
-				taken++
 				return "", fmt.Errorf("%s: node %d has taken it", name, target)
 			} else if s := f.nodes[target]; !s.alive() {
 				return "", fmt.Errorf("%s: node %d has ended: %v", name, target, s.exit)
