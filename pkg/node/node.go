@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,7 +252,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ro.ClusterID = func() string { return clusterID }
 	ro.Members = func() []raftstore.Member { return raftMembers(ops.view()) }
 	if members != nil {
-		ro.ClusterID = members.ClusterID
+		ro.ClusterID = func() string { return cmp.Or(members.ClusterID(), clusterID) } // that of members comes with its start
 		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), raftCall(members)
 	}
 	ro.Superseded = func() { n.fail(ErrSuperseded) }
