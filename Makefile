@@ -149,7 +149,7 @@ fuzz: ## run each fuzzer for 30 s
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
 
-bench-cluster: build ## measure a cluster of three processes (7 minutes), write docs/BENCHMARKS-cluster.md
+bench-cluster: build ## measure a cluster of three processes (13 minutes), write docs/BENCHMARKS-cluster.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench cluster -bin $(BIN) -out docs/BENCHMARKS-cluster.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 
