@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,16 +39,17 @@ type fsm struct {
 	damaged    func()        // Restore could not read what it was given; nil: nobody cares
 	warned     time.Time     // of raft's goroutine
 	shown      atomic.Uint64 // index of the last command that readers see the effects of
+	moved      chan struct{} // one token: shown has grown
 
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
 
 	shownMu sync.Mutex
-	more    chan struct{} // closed when shown changes, with the lock; nil: nobody waits
+	waiting []waiting // for shown to grow
 }
 
 func newFSM(p Projection, clock *registry.Clock, log *zap.Logger) *fsm {
-	return &fsm{projection: p, clock: clock, log: log, tables: newTables()}
+	return &fsm{projection: p, clock: clock, log: log, moved: make(chan struct{}, 1), tables: newTables()}
 }
 
 // Apply returns a *pb.Result.
@@ -81,34 +83,46 @@ func (f *fsm) show(newest registry.Stamp, index uint64, changes []registry.Chang
 		f.projection.Commit(changes)
 	}
 	f.shownMu.Lock()
-	defer f.shownMu.Unlock()
 	f.shown.Store(index)
-	if f.more != nil {
-		close(f.more)
-		f.more = nil
+	f.waiting = slices.DeleteFunc(f.waiting, func(w waiting) bool {
+		if w.index <= index {
+			close(w.shown)
+		}
+		return w.index <= index
+	})
+	f.shownMu.Unlock()
+	select {
+	case f.moved <- struct{}{}:
+	default: // it is known that there is something
 	}
+}
+
+// A waiting waits for what was applied up to a position to be shown.
+type waiting struct {
+	index uint64
+	shown chan struct{}
 }
 
 // awaitShown returns when readers see what was applied up to a position, or
 // with ctx.
 func (f *fsm) awaitShown(ctx context.Context, index uint64) bool {
-	for {
-		f.shownMu.Lock()
-		if f.shown.Load() >= index {
-			f.shownMu.Unlock()
-			return true
-		}
-		if f.more == nil {
-			f.more = make(chan struct{})
-		}
-		more := f.more
+	w := waiting{index, make(chan struct{})}
+	f.shownMu.Lock()
+	if f.shown.Load() >= index {
 		f.shownMu.Unlock()
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return false
-		}
+		return true
 	}
+	f.waiting = append(f.waiting, w)
+	f.shownMu.Unlock()
+	select {
+	case <-w.shown:
+		return true
+	case <-ctx.Done():
+	}
+	f.shownMu.Lock()
+	defer f.shownMu.Unlock()
+	f.waiting = slices.DeleteFunc(f.waiting, func(o waiting) bool { return o == w })
+	return false
 }
 
 // warn speaks once a minute: the log may be full of what this release cannot

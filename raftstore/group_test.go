@@ -358,10 +358,11 @@ func (p *peer) put(name, value string) error {
 
 func (g *group) mustPut(id, name, value string) {
 	g.t.Helper()
+	caughtUp := g.peers[id].store.caughtUp.Load() // else it has more to show first, and takes no clients
 	if err := g.peers[id].put(name, value); err != nil {
 		g.t.Fatalf("%s: put %s: %v", id, name, err)
 	}
-	if got := g.peers[id].store.Switches()[name]; got != value {
+	if got := g.peers[id].store.Switches()[name]; caughtUp && got != value {
 		g.t.Fatalf("%s: %s is %q after it was written as %q", id, name, got, value)
 	}
 }
@@ -1521,6 +1522,31 @@ func TestReadyWhenShown(t *testing.T) {
 				}
 				return all
 			})
+		}
+	})
+}
+
+// A lone write is seen everywhere at once, not with the next timer of the
+// library: its writer waits for that where he has written, and subscribers of
+// all nodes do.
+func TestToldAtOnce(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		g.three()
+		for i := range 20 {
+			for _, p := range g.peers {
+				time.Sleep(time.Second) // nothing else is under way
+				value := fmt.Sprint(i, p.id)
+				start := time.Now()
+				g.mustPut(p.id, "x", value)
+				for id, other := range g.peers {
+					for other.store.Switches()["x"] != value {
+						if took := time.Since(start); took > 20*time.Millisecond {
+							t.Fatalf("written at %s, not seen at %s after %v", p.id, id, took)
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}
+			}
 		}
 	})
 }

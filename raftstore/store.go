@@ -22,10 +22,6 @@ import (
 // way but calls of the disk.
 const closeTime = 10 * time.Second
 
-// commitTime costs an idle leader up to fifty small messages to each follower in a
-// second.
-const commitTime = 20 * time.Millisecond
-
 // A Store is this node's part of the group.
 type Store struct {
 	opts    Options
@@ -169,9 +165,6 @@ func Open(o Options) (_ *Store, err error) {
 	c.LocalID = raft.ServerID(o.ID)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = o.Heartbeat, o.Election, o.Lease
 	c.MaxAppendEntries = 512
-	// Followers hear so much later at most (twice that) of what was committed:
-	// their writers wait for it.
-	c.CommitTimeout = commitTime
 	c.BatchApplyCh = true
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = o.SnapshotEvery, o.SnapshotEntries, o.TrailingEntries
 	c.ShutdownOnRemove = false
@@ -214,6 +207,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.goes.Go(s.endLoop)
 	s.goes.Go(s.reconcileLoop)
 	s.goes.Go(s.snapshotLoop)
+	s.goes.Go(s.tellLoop)
 	return s, nil
 }
 

@@ -25,6 +25,7 @@ type transport struct {
 	logs  raft.LogStore
 	own   atomic.Pointer[raft.Raft] // nil: it is about to start
 	fresh atomic.Bool
+	told  tellings
 	goes  sync.WaitGroup
 	log   *zap.Logger
 	said  *said
@@ -142,6 +143,7 @@ func cut(r *raft.AppendEntriesRequest) {
 
 func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	cut(req)
+	t.told.to(id).sent(req)
 	return t.NetworkTransport.AppendEntries(id, to, req, resp)
 }
 
@@ -150,7 +152,7 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddres
 	if err != nil {
 		return nil, err
 	}
-	out := &pipeline{AppendPipeline: p, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	out := &pipeline{AppendPipeline: p, told: t.told.to(id), answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
 	t.goes.Go(out.pass)
 	return out, nil
 }
@@ -162,6 +164,7 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, to raft.ServerAddres
 // (hashicorp/raft issue 612).
 type pipeline struct {
 	raft.AppendPipeline
+	told    *telling
 	answers chan raft.AppendFuture
 	closed  chan struct{}
 	once    sync.Once
@@ -195,6 +198,7 @@ func (p *pipeline) Close() error {
 
 func (p *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	cut(req)
+	p.told.sent(req)
 	return p.AppendPipeline.AppendEntries(req, resp)
 }
 

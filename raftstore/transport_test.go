@@ -51,7 +51,7 @@ func (a appended) Response() *raft.AppendEntriesResponse { return a.resp }
 func TestPipelineAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tight := &tightPipeline{make(chan raft.AppendFuture), make(chan raft.AppendFuture), make(chan struct{})}
-		p := &pipeline{AppendPipeline: tight, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
+		p := &pipeline{told: &telling{}, AppendPipeline: tight, answers: make(chan raft.AppendFuture), closed: make(chan struct{})}
 		go p.pass()
 		send := func(success bool) {
 			go func() { tight.done <- <-tight.sent }()

@@ -28,8 +28,8 @@ const (
 	// enqueueTime is how long a command waits for its place before the log.
 	enqueueTime = time.Second
 	// showTime is how long a write that another node has carried out waits
-	// until it is seen here. A follower hears of it with the next entry, or after
-	// commitTime.
+	// until it is seen here. A follower hears of it with the next entry, or
+	// soon (tellLoop).
 	showTime = time.Second
 )
 
