@@ -66,8 +66,8 @@ unit: ## all tests of the main module, with the race detector
 	go test -race -shuffle=on -count=1 $$(go list ./... | grep -vE '/(test/sim|test/sim/mutants|distro|cluster|raftstore)$$')
 	go test -race -shuffle=on -count=1 -cpu=1 $(CLUSTERS)
 
-# The scenarios of what there is. The others (service, catalog, operator, v2
-# and v3 endpoints, persistent instances) join with the APIs that they are of.
+# The scenarios of what there is. The others (metadata of many instances at
+# once, catalog, operator, core, beats of v2, switches) join with their APIs.
 GOLDEN := ^(0[1346789]|1[02456]|21|32|4[023]|5.|60|7[024])-
 
 # Connecting, not binding, tells which ports are free: nothing more is at hand
@@ -143,7 +143,7 @@ failover-full: build ## the same in all ways, with 100 providers: half an hour
 	go run . -bin $(abspath $(BIN)) -scenarios all -report $(abspath bin/failover.json)
 
 fuzz: ## run each fuzzer for 30 s
-	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg || true); \
+	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cluster cmd distro pkg raftstore || true); \
 	[ -n "$$fuzzers" ] || { echo "there are no fuzzers"; exit 1; }; \
 	while IFS=: read -r file fuzzer; do \
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
