@@ -1108,6 +1108,30 @@ func TestClockFarAhead(t *testing.T) {
 	})
 }
 
+// A leader whose clock is far ahead does write. Clocks that follow what it has
+// left behind are a day ahead, of the leader's by what the machines differ too:
+// their nodes can write.
+func TestClocksFollowFarAhead(t *testing.T) {
+	bubble(t, "a b c", func(t *testing.T, g *group) {
+		g.peers["a"].options = func(o *Options) { o.Clock = registry.NewClock(0, 30*24*time.Hour) }
+		g.peers["c"].options = func(o *Options) { o.Clock = registry.NewClock(0, time.Second) }
+		lead := func(id string) {
+			for l := g.awaitLeader(); l.id != id; l = g.awaitLeader() {
+				if err := l.store.TransferLeadership(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		g.three()
+		lead("a")
+		g.mustPut("a", "x", "1")
+		g.kill("a")
+		lead("b")
+		g.mustPut("c", "x", "2") // with it, the clock follows again
+		g.mustPut("c", "x", "3")
+	})
+}
+
 // A voter that lost its log does not vote before it has it again: it may have
 // acknowledged what the candidate does not have.
 func TestEmptied(t *testing.T) {

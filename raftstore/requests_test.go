@@ -394,8 +394,8 @@ func TestGarbageIsRefusedEarly(t *testing.T) {
 		own := g.peers["a"].store
 		for clock, want := range map[registry.Stamp]pb.Result_Code{
 			math.MaxUint64: pb.Result_INVALID,
-			registry.StampAt(own.clock.Wall() + 25*time.Hour.Milliseconds()): pb.Result_INVALID,
-			registry.StampAt(own.clock.Wall() + 23*time.Hour.Milliseconds()): pb.Result_DONE,
+			registry.StampAt(own.clock.Wall() + 49*time.Hour.Milliseconds()): pb.Result_INVALID,
+			registry.StampAt(own.clock.Wall() + 47*time.Hour.Milliseconds()): pb.Result_DONE,
 		} {
 			cmd, err := proto.Marshal(&pb.Command{Version: 1, Id: binary.BigEndian.AppendUint64(make([]byte, 8), uint64(clock)), Clock: uint64(clock),
 				Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: "s", Value: "v"}}})

@@ -298,19 +298,14 @@ func (s *Store) ServeApply(ctx context.Context, from string, body []byte) ([]byt
 	switch err := proto.Unmarshal(req.Command, &cmd); {
 	case err != nil || len(cmd.Id) != len(commandID{}):
 		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "malformed command"}
-	case registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+maxAhead.Milliseconds()):
-		// In the log it would stay: no check would be newer than what it says.
-		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the clock of the node that was asked is ahead by more than a day"}
-	case len(req.Command) > maxCommand:
-		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the command is too large"}
-	default:
+	case registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+2*maxAhead.Milliseconds()):
 		// The tables keep stamps as they are: health checks of an instance that
 		// is of the year after next would count for nothing until then. Twice,
 		// because clocks that follow such a stamp are ahead once.
-		if registry.Stamp(cmd.Clock) > registry.StampAt(s.clock.Wall()+2*maxAhead.Milliseconds()) {
-			resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: fmt.Sprintf("the clock of node %s is ahead of the leader's by days, at %s", from, registry.Stamp(cmd.Clock).Time().UTC().Format(time.RFC3339))}
-			break
-		}
+		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: fmt.Sprintf("the clock of node %s is ahead of the leader's by days, at %s", from, registry.Stamp(cmd.Clock).Time().UTC().Format(time.RFC3339))}
+	case len(req.Command) > maxCommand:
+		resp.Result = &pb.Result{Code: pb.Result_INVALID, Text: "the command is too large"}
+	default:
 		if err := s.understood(cmd.Version); err != nil {
 			resp.Result = &pb.Result{Code: pb.Result_NOT_UNDERSTOOD, Text: err.Error()}
 			break
