@@ -17,9 +17,6 @@ import (
 // node announces it ([Member.Commands]).
 const CommandVersion = 1
 
-// NoLeaderText is what a Nacos server answers to a write without a leader (R8).
-const NoLeaderText = "The Raft Group [naming_persistent_service_v2] did not find the Leader node"
-
 // A Member is a node as membership sees it.
 type Member struct {
 	ID string

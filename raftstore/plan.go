@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// wantedVoters is how many nodes vote, of so many that there are. More than
+// WantedVoters is how many nodes vote, of so many that there are. More than
 // five cost each write and gain nothing.
-func wantedVoters(nodes int) int {
+func WantedVoters(nodes int) int {
 	switch {
 	case nodes >= 5:
 		return 5
@@ -131,7 +131,7 @@ func plan(s situation) step {
 		}
 		return ""
 	}
-	wanted := wantedVoters(count)
+	wanted := WantedVoters(count)
 	candidates := 0
 	candidate := ""
 	for _, n := range nodes {

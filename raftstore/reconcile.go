@@ -190,7 +190,7 @@ func (l *lookout) follow(s *Store) time.Duration {
 	hint := ""
 	states := s.ask(ask)
 	for id, state := range states {
-		if state.Role != "leader" || state.Generation == 0 {
+		if state.Role != roleLeader || state.Generation == 0 {
 			continue
 		}
 		hint = id
@@ -398,7 +398,7 @@ func (s *Store) mustLead() error {
 	if s.Leads() {
 		return nil
 	}
-	return &NotLeader{Leader: s.whoLeads()}
+	return &NotLeader{Leader: s.status().Leader}
 }
 
 // RemoveServer takes a node out of the group that will not come back. It must
@@ -474,9 +474,8 @@ func (s *Store) ServeState(ctx context.Context, _ string, _ []byte) ([]byte, err
 		cancel()
 	}
 	st := s.status()
-	role := st.Role
-	if role == "leader" && s.settled.Load() != st.Term {
-		role, st.Commit = "candidate", 0
+	if st.Role == roleLeader && s.settled.Load() != st.Term {
+		st.Commit = 0
 	}
 	resp := &pb.RaftStateResponse{
 		Cluster: s.opts.ClusterID(), Generation: s.generation.Load(), Role: st.Role, Leader: st.Leader,
@@ -527,11 +526,11 @@ func (s *Store) status() Status {
 			ids[m.ID] = true
 		}
 	}
-	st.Wanted = wantedVoters(len(ids))
+	st.Wanted = WantedVoters(len(ids))
 	if e := s.ended.Load(); e != nil {
 		st.Role, st.Leader = e.role, ""
 	} else if len(st.Servers) == 0 {
-		st.Role = "joining"
+		st.Role = roleJoining
 	}
 	_, leader := s.raft.LeaderWithID()
 	st.Stale = leader == "" || !s.caughtUp.Load()

@@ -155,7 +155,7 @@ func (s *Store) sawGeneration(g uint64) {
 		s.fail(err)
 		return
 	}
-	s.end(&ending{"superseded", fmt.Errorf("the cluster is at generation %d, this node was at %d", g>>generationShift, own>>generationShift)})
+	s.end(&ending{roleSuperseded, fmt.Errorf("the cluster is at generation %d, this node was at %d", g>>generationShift, own>>generationShift)})
 }
 
 // Info is what the log of a node holds that is not running.

@@ -2,6 +2,14 @@ package raftstore
 
 import "time"
 
+// Roles of a [Status]. Those of a node in a group are the library's.
+const (
+	roleLeader     = "leader"
+	roleJoining    = "joining"    // it knows of no configuration
+	roleFailed     = "failed"     // its log cannot be written or read
+	roleSuperseded = "superseded" // its log does not count any more: the node is about to start again
+)
+
 // A Server is a node of the configuration of the log.
 type Server struct {
 	ID    string
@@ -11,7 +19,7 @@ type Server struct {
 
 // Status is what a store can say of itself and of the group.
 type Status struct {
-	Role       string // leader, follower, candidate, joining (it knows of no configuration), failed
+	Role       string // leader, follower, candidate, shutdown, or one of the constants
 	Leader     string // id; "": none is known
 	Term       uint64
 	Commit     uint64 // index of the newest entry that a quorum has, as far as this node knows

@@ -338,7 +338,7 @@ type ending struct {
 
 // fail is told that the log cannot be written or read. It may be called on any
 // goroutine of the library, so it only marks.
-func (s *Store) fail(err error) { s.end(&ending{"failed", err}) }
+func (s *Store) fail(err error) { s.end(&ending{roleFailed, err}) }
 
 func (s *Store) end(e *ending) {
 	if s.ended.CompareAndSwap(nil, e) {
@@ -357,7 +357,7 @@ func (s *Store) endLoop() {
 	e := s.ended.Load()
 	s.cancel()
 	s.stop()
-	if e.role == "failed" {
+	if e.role == roleFailed {
 		s.zap.Error("the log of the cluster failed; this node takes no part in the group any more", zap.Error(e.err))
 		s.opts.Failed(e.err)
 		return

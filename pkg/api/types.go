@@ -124,7 +124,7 @@ type Hashes struct {
 	Services []ServiceHash `json:"services"` // in no order
 	// RaftApplied is the entry of the log that the node has carried out last,
 	// and RaftDigest the sum over the tables then: at the same entry equal on
-	// all nodes. "": the node does not say.
+	// all nodes. 0 and "": the node does not say.
 	RaftApplied uint64 `json:"raftApplied"`
 	RaftDigest  string `json:"raftDigest"`
 }

@@ -115,9 +115,6 @@ func (s *Server) restorer() handler {
 			return errNative("force is neither true nor false: "+clip(q["force"]), "without it nothing is overwritten")
 		}
 		limit := n.RestoreLimit
-		if limit == 0 {
-			limit = DefaultRestoreLimit
-		}
 		if r.ContentLength > limit {
 			return errBackupTooLarge(limit)
 		}

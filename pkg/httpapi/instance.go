@@ -182,7 +182,7 @@ func (s *Server) deregister(c *call) error {
 	}
 	return s.atOwner(c, at.IP, at.Port, func() error {
 		if !s.opts.Beats.Deregister(key, at) {
-			s.explain(key, at, true)
+			s.logWhyItStays(key, at, true)
 		}
 		return c.ok()
 	})
@@ -190,7 +190,7 @@ func (s *Server) deregister(c *call) error {
 
 func (s *Server) deregisterPersistent(c *call, key registry.ServiceKey, at registry.InstanceKey) error {
 	if s.opts.Registry.Kind(key) == registry.EphemeralService {
-		s.explain(key, at, false)
+		s.logWhyItStays(key, at, false)
 		return c.ok()
 	}
 	// Also if it is not there: another node may have written it just now
@@ -198,15 +198,15 @@ func (s *Server) deregisterPersistent(c *call, key registry.ServiceKey, at regis
 	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.RemoveInstance(ctx, key, at.IP, at.Port) })
 	switch {
 	case refused == NotFound, refused == WrongKind:
-		s.explain(key, at, false)
+		s.logWhyItStays(key, at, false)
 	case err != nil:
 		return err
 	}
 	return c.ok()
 }
 
-// explain logs why an instance that is there did not go.
-func (s *Server) explain(key registry.ServiceKey, at registry.InstanceKey, ephemeral bool) {
+// logWhyItStays says why an instance that is there did not go.
+func (s *Server) logWhyItStays(key registry.ServiceKey, at registry.InstanceKey, ephemeral bool) {
 	for _, h := range s.opts.Registry.Snapshot(key).Instances {
 		if h.IP == at.IP && h.Port == at.Port {
 			why := "an SDK registered it over gRPC: only this client can deregister it, and it goes when the client's connection ends"

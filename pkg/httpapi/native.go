@@ -66,13 +66,9 @@ type Native struct {
 	// that the log does not know: api.CodeNotFound. Who is alive was refused
 	// before.
 	RemoveMember func(ctx context.Context, id string) (api.Removed, error)
-	// RestoreLimit bounds the bytes of a backup that is restored; 0:
-	// DefaultRestoreLimit.
+	// RestoreLimit bounds the bytes of a backup that is restored.
 	RestoreLimit int64
 }
-
-// DefaultRestoreLimit is some ten million persistent instances.
-const DefaultRestoreLimit = 4 << 30
 
 // Time that a request may take which other nodes are asked for.
 const (

@@ -69,6 +69,7 @@ func fakeNative(done *[]string) Native {
 			_, err := io.WriteString(w, "some rows")
 			return err
 		},
+		RestoreLimit: 1 << 30,
 		Restore: func(_ context.Context, backup io.Reader, force bool) (api.Restored, error) {
 			b, err := io.ReadAll(backup)
 			if err != nil {

@@ -32,7 +32,6 @@ import (
 //	raft-begun         says that raft/ had something in it
 //	members            what is to be known of the others after a restart, see [Known]
 //	registry.snapshot  what package distro wrote
-//	raft               the log, of package raftstore
 //
 // A file is replaced as a whole and is on disk before anybody relies on it,
 // so neither a crash nor a power cut leaves a half of one. A file that cannot

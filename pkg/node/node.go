@@ -243,6 +243,9 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	po.Awake, po.Interval, po.Timeout, po.Rate, po.Strikes = pulse.awake, opts.CheckInterval, opts.CheckTimeout, opts.CheckRate, opts.CheckStrikes
 	po.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return opts.Dial(ctx, addr) }
 	po.Logger, po.Metrics = log.Named("health"), metrics
+	if err := po.Validate(); err != nil {
+		return nil, fmt.Errorf("health checks: %w", err)
+	}
 	prober = health.NewProber(po)
 	ro, err := opts.raftOptions(dir)
 	if err != nil {

@@ -177,25 +177,28 @@ type Options struct {
 	// C4).
 	RaftHeartbeat time.Duration
 	// RaftReplaceAfter is how long a voter must have been gone before another
-	// node takes its place, RaftRemoveAfter how long a node that left on purpose.
-	// Defaults 1m, 5m.
+	// node takes its place, RaftRemoveAfter how long a node that left on purpose
+	// keeps its vote. From 1ms to 24h and 720h, defaults 1m and 5m.
 	RaftReplaceAfter, RaftRemoveAfter time.Duration
 	// RaftSnapshotEvery is the time between two looks whether the log has grown
 	// enough for a snapshot: by RaftSnapshotEntries entries, or RaftSnapshotBytes.
-	// Defaults 30s, 8192, 8 MiB.
+	// From 100ms to 1h, from 16, and from 64 KiB to 1 TiB; defaults 30s, 8192,
+	// 8 MiB.
 	RaftSnapshotEvery                      time.Duration
 	RaftSnapshotEntries, RaftSnapshotBytes int
 
-	// MaxRestoreBytes bounds a backup that is restored. Default 4 GiB.
+	// MaxRestoreBytes bounds a backup that is restored. From 1 MiB to 4 TiB,
+	// default 4 GiB: some ten million persistent instances.
 	MaxRestoreBytes int
 
 	// CheckInterval is the time between two health checks of a persistent
-	// instance, CheckTimeout how long one may take (MySQL: each step).
-	// Defaults 5s, 500ms (semantics §4.3).
+	// instance, CheckTimeout how long connecting may take, and then an answer
+	// (MySQL: twice as long for each step). From 10ms to 1h and from 1ms to 1m,
+	// defaults 5s, 500ms (semantics §4.3).
 	CheckInterval, CheckTimeout time.Duration
 	// CheckRate bounds how many checks a node begins in a second, CheckStrikes
-	// is how many equal results in a row change what is shown. Defaults 1,000, 3
-	// (semantics H17).
+	// is how many equal results in a row change what is shown. From 1 to
+	// 1,000,000 and from 1 to 100, defaults 1,000, 3 (semantics H17).
 	CheckRate, CheckStrikes int
 
 	// EmptyServiceAge: a service that has had no instance for so long is
@@ -276,7 +279,8 @@ type Options struct {
 	Gossip memberlist.Transport
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// NoSync leaves it to the machine when the log reaches the disk: a
-	// simulation ends processes, never the machine.
+	// simulation ends processes, never the machine. With it a power cut loses
+	// acknowledged writes.
 	NoSync bool
 	// Freeze is called, with no lock held, wherever the node looks whether it
 	// stood still. A simulation stops the node by not returning; nil else.
@@ -409,7 +413,7 @@ func (o *Options) Timers() []Timer {
 		{"raft-remove-after", &o.RaftRemoveAfter, ms, 30 * day, "a node that left on purpose loses its vote after so long"},
 		{"raft-snapshot-every", &o.RaftSnapshotEvery, 100 * ms, time.Hour, "time between two looks whether the log needs a snapshot"},
 		{"check-interval", &o.CheckInterval, 10 * ms, time.Hour, "time between two health checks of a persistent instance"},
-		{"check-timeout", &o.CheckTimeout, ms, time.Minute, "how long a health check may take"},
+		{"check-timeout", &o.CheckTimeout, ms, time.Minute, "how long connecting for a health check may take, and then an answer"},
 		{"empty-service-age", &o.EmptyServiceAge, ms, 30 * day, "a service without instances for so long is removed"},
 		{"override-age", &o.OverrideAge, ms, 30 * day, "an operator's edit ends when its instance is absent for so long"},
 		{"sweep-period", &o.SweepPeriod, ms, time.Hour, "time between two looks for what has aged"},

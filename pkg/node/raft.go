@@ -14,17 +14,11 @@ import (
 	"strconv"
 	"time"
 
-	"go.uber.org/zap"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/starling-registry/starling/cluster"
 	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/grpcapi"
-	"github.com/starling-registry/starling/pkg/health"
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/nacos"
-	"github.com/starling-registry/starling/pkg/registry"
-	starlingv1 "github.com/starling-registry/starling/proto"
 	"github.com/starling-registry/starling/raftstore"
 )
 
@@ -137,13 +131,7 @@ func beginLog(dir *DataDir, store *raftstore.Store) error {
 // firstVoters are the founders that get a vote (design §8), the node that makes
 // the cluster among them. The others follow.
 func firstVoters(self string, founders []string) []string {
-	most := len(founders)
-	switch {
-	case most >= 5:
-		most = 5
-	case most >= 3:
-		most = 3
-	}
+	most := raftstore.WantedVoters(len(founders))
 	voters := []string{self}
 	for _, id := range founders {
 		if id != self && len(voters) < most {
@@ -173,86 +161,6 @@ func (o *Options) clusterID(dir *DataDir) (string, error) {
 	return id, found(dir, id, []string{dir.NodeID})
 }
 
-// endEdits tells the log which edits of operators are over: at once what clients
-// on this node have deregistered, and on the leader what has been absent for
-// long (design §4: one decision, not one timer for each node). What the log does
-// not take comes again with the next sweep. A node that stood still lately does
-// not know yet what has come back meanwhile: settled is false.
-func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registry, over <-chan struct{}, period time.Duration, settled func() bool, log *zap.Logger) {
-	sweep := time.NewTicker(period)
-	defer sweep.Stop()
-	for {
-		var ended []registry.Edit
-		select {
-		case <-ctx.Done():
-			return
-		case <-over:
-			ended = reg.EndedOverrides()
-		case <-sweep.C:
-			ended = reg.EndedOverrides()
-			if settled() && store.Leads() {
-				ended = append(ended, reg.AbsentOverrides()...)
-			}
-		}
-		for some := range slices.Chunk(ended, 500) {
-			within, cancel := context.WithTimeout(ctx, period)
-			err := store.EndOverrides(within, some)
-			cancel()
-			if err != nil {
-				log.Debug("edits that are over are not ended in the log yet", zap.Int("edits", len(ended)), zap.Error(err))
-				break
-			}
-		}
-	}
-}
-
-// confirm asks another node whether it finds an instance healthy, if there are
-// three or more (semantics §4.3): one node's view of the network is not
-// enough to take an instance from everybody.
-func (o *operations) confirm(ctx context.Context, key registry.ServiceKey, ik registry.InstanceKey) (healthy, asked bool) {
-	if o.members == nil {
-		return false, false
-	}
-	var others []string
-	for _, id := range o.replicator.ReadyPeers() {
-		if m, ok := o.view().Member(id); ok && m.State == cluster.Alive {
-			others = append(others, id)
-		}
-	}
-	if len(others) < 2 {
-		return false, false
-	}
-	for n, id := range others {
-		// One that stands still must not use up the time of the next.
-		within, cancel := ctx, func() {}
-		if end, ok := ctx.Deadline(); ok {
-			within, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(others)-n))
-		}
-		answer, err := o.call(within, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
-			Service: &starlingv1.Service{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Ip: ik.IP, Port: uint32(ik.Port), Cluster: ik.Cluster})
-		cancel()
-		var r starlingv1.ConfirmProbeResponse
-		if err != nil || proto.Unmarshal(answer, &r) != nil || !r.Known {
-			continue
-		}
-		return r.Healthy, true
-	}
-	return false, false
-}
-
-// answerConfirm is what the other node does.
-func answerConfirm(ctx context.Context, prober *health.Prober, body []byte) ([]byte, error) {
-	var req starlingv1.ConfirmProbeRequest
-	if err := proto.Unmarshal(body, &req); err != nil {
-		return nil, err
-	}
-	s := req.GetService()
-	var r starlingv1.ConfirmProbeResponse
-	r.Known, r.Healthy, r.Reason = prober.Ask(ctx, registry.ServiceKey{Namespace: s.GetNamespace(), Group: s.GetGroup(), Name: s.GetName()},
-		registry.InstanceKey{IP: req.Ip, Port: int(req.Port), Cluster: req.Cluster})
-	return proto.Marshal(&r)
-}
-
 // Raft tells the log as this node sees it.
 func (o *operations) Raft() api.Raft {
 	s := o.store.Status()
@@ -279,29 +187,22 @@ func (o *operations) nameAndServer(id string) (name, server string) {
 	return m.Name, net.JoinHostPort(m.Host, strconv.Itoa(m.HTTPPort))
 }
 
-// leads refuses what only the leader can do, and says who that is.
-func (o *operations) leads() error {
-	if o.store.Leads() {
-		return nil
+// notLeader refuses what only the leader can do, and says who that is.
+func (o *operations) notLeader(leader string) error {
+	if leader != "" && leader != o.life.Node {
+		name, server := o.nameAndServer(leader)
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotLeader, Message: "this node does not lead the log, " + name + " does", Hint: "ask " + server, Server: server}
 	}
-	leader := o.store.Status().Leader
-	if leader == "" || leader == o.life.Node {
-		return noLeader()
-	}
-	name, server := o.nameAndServer(leader)
-	return &api.Error{Status: http.StatusConflict, Code: api.CodeNotLeader, Message: "this node does not lead the log, " + name + " does", Hint: "ask " + server, Server: server}
-}
-
-func noLeader() error {
-	return &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader: " + raftstore.NoLeaderText,
+	return &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader: " + nacos.NoLeader,
 		Hint: "starling raft shows which voters are missing; if they are gone for good: starling recover"}
 }
 
 // logError is an error of the store for somebody who asks over the native API.
-func logError(err error) error {
+func (o *operations) logError(err error) error {
+	if e, ok := errors.AsType[*raftstore.NotLeader](err); ok {
+		return o.notLeader(e.Leader)
+	}
 	switch {
-	case errors.Is(err, raftstore.ErrNoLeader), errors.Is(err, raftstore.ErrUnknownOutcome):
-		return noLeader()
 	case errors.Is(err, raftstore.ErrNotEmpty):
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
 	case errors.Is(err, raftstore.ErrNotFound):
@@ -313,30 +214,21 @@ func logError(err error) error {
 }
 
 func (o *operations) Backup(ctx context.Context, w io.Writer) error {
-	if err := o.leads(); err != nil {
-		return err
-	}
-	return logError(o.store.Backup(ctx, w))
+	return o.logError(o.store.Backup(ctx, w))
 }
 
 func (o *operations) Restore(ctx context.Context, backup io.Reader, force bool) (api.Restored, error) {
-	if err := o.leads(); err != nil {
-		return api.Restored{}, err
-	}
 	if err := o.store.Restore(ctx, backup, force); err != nil {
-		return api.Restored{}, logError(err)
+		return api.Restored{}, o.logError(err)
 	}
 	s := o.store.Status()
 	return api.Restored{Node: o.life.Node, Name: o.opts.Name, Applied: s.Applied, Digest: hex64(s.Digest), Rows: s.Rows}, nil
 }
 
 func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, error) {
-	if err := o.leads(); err != nil {
-		return api.Removed{}, err
-	}
 	name, _ := o.nameAndServer(id)
 	if err := o.store.RemoveServer(ctx, id); err != nil {
-		return api.Removed{}, logError(err)
+		return api.Removed{}, o.logError(err)
 	}
 	s := o.store.Status()
 	r := api.Removed{ID: id, Name: name, Quorum: s.Quorum, AliveVoters: s.AliveVoters}
@@ -346,17 +238,6 @@ func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, 
 		}
 	}
 	return r, nil
-}
-
-// healthSwitch is the name under which Nacos keeps whether instances are checked
-// at all (semantics H20).
-const healthSwitch = "healthCheckEnabled"
-
-func mark(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // explain is an error of the store for the HTTP API.
@@ -384,7 +265,7 @@ func explainSDK(err error) grpcapi.Refusal {
 	case errors.Is(err, raftstore.ErrNotFound):
 		return grpcapi.Refusal{NotFound: true}
 	case errors.Is(err, raftstore.ErrNoLeader):
-		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: raftstore.NoLeaderText}
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: nacos.NoLeader}
 	case errors.Is(err, raftstore.ErrUnknownOutcome), errors.Is(err, raftstore.ErrNotUnderstood):
 		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: err.Error()}
 	}

@@ -72,9 +72,9 @@ var ErrClientClosed = errors.New("client is closed")
 // no new snapshot, no call of Changed. Otherwise the registration clock of
 // what is new or different becomes now; the rest keeps its own.
 //
-// In a service that is persistent the client gets [ErrPersistentService], and
-// nothing changes (semantics D12). With more than [Options.MaxPerClient] instances in all services together the
-// client gets [ErrTooMany], and nothing changes.
+// In a service that is persistent the client gets [ErrPersistentService]
+// (semantics D12), with more than [Options.MaxPerClient] instances in all
+// services together [ErrTooMany]; nothing changes then.
 //
 // The registry keeps the instances; the caller must not change them.
 func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) error {

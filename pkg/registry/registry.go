@@ -34,9 +34,9 @@ type Options struct {
 	// visible; Take returns what is to be told to other nodes. May be nil:
 	// then there are none.
 	Wrote func(RecordKey)
-	// Durable is called in the same way after Commit has changed which persistent
-	// instances a service has, what was said of their health, or what is known of
-	// their checks. May be nil.
+	// Durable is called in the same way after Commit has changed which
+	// persistent instances a service has, what was said of their health, or how
+	// they are checked. May be nil.
 	Durable func(ServiceKey)
 	// OverrideOver is called in the same way when an explicit deregistration
 	// by an own client has ended an edit: here it does not hold any more, the

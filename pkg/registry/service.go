@@ -233,9 +233,9 @@ type touch struct {
 }
 
 // showLocked brings the snapshot up to date after something of the touched
-// instances changed, and records what became visible
-// with its cause. It reports whether anything did. The cost is one pass over
-// the old picture, however many instances were touched.
+// instances changed, and records what became visible with its cause. It reports
+// whether anything did. The cost is one pass over the old picture, however many
+// instances were touched.
 func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp, by ...why) bool {
 	if len(touched) > 1 {
 		// Of several reasons the last counts.

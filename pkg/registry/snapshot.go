@@ -36,8 +36,7 @@ type Shown struct {
 	Slow   bool // the client is known to need long to register again, see Client.Redo
 }
 
-// ServiceMeta is what an operator says about a service.
-// It is immutable.
+// ServiceMeta is what an operator says about a service. It is immutable.
 type ServiceMeta struct {
 	Persistent       bool    // its instances are; else they are ephemeral
 	ProtectThreshold float64 // 0…1: protection starts at this share of healthy hosts
