@@ -61,6 +61,8 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	return invalid(errors.New("the command says nothing"))
 }
 
+// refuse: the text is kept with the command, and is part of the digest. Another
+// wording needs another Command.version, as other limits do (valid.go).
 func refuse(code pb.Result_Code, format string, args ...any) *pb.Result {
 	return &pb.Result{Code: code, Text: shorten(fmt.Sprintf(format, args...))}
 }

@@ -97,10 +97,10 @@ func run(ctx context.Context, bin string, only *regexp.Regexp, full, keep bool) 
 			}
 		}
 		ran++
-		var skip errSkipped
+		skip, skips := errors.AsType[errSkipped](err)
 		verdict := "ok  "
 		switch {
-		case errors.As(err, &skip):
+		case skips:
 			verdict, said, err = "skip", "skipped: "+string(skip), nil
 			skipped++
 		case err != nil:
