@@ -821,6 +821,118 @@ func TestWanedStaysWaned(t *testing.T) {
 	})
 }
 
+// apart is for how long two nodes show different things at most while a time
+// passes.
+func (w *world) apart(a, b int, during time.Duration) (longest time.Duration) {
+	last := time.Now()
+	for end := last.Add(during); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if w.shown(a) == w.shown(b) {
+			last = time.Now()
+		}
+		longest = max(longest, time.Since(last))
+	}
+	return longest
+}
+
+// A lease that a node gave anew when it began alone ends everywhere at the same
+// time, that of slow clients too (simulation, seed 82).
+func TestLeaseOfARestartIsShared(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(35)
+		w.register(slow, 90)
+		time.Sleep(12 * time.Second) // a snapshot
+		for n := range 3 {
+			w.kill(n)
+		}
+		w.start(1)
+		w.nodes[1].state[0], w.nodes[1].state[2] = Refused, Refused
+		w.tell(1)
+		time.Sleep(10 * time.Second)
+		if ok, why := w.nodes[1].d.Ready(); !ok {
+			t.Fatal("not ready: ", why)
+		}
+		w.nodes[2].snapshot = nil
+		w.start(2)
+		w.nodes[2].state[0] = Refused
+		w.see(2, 1, Alive)
+		w.see(1, 2, Alive)
+		time.Sleep(2 * time.Second)
+		w.expectShown("80 90", 1, 2)
+		if longest := w.apart(1, 2, time.Minute); longest > 1500*time.Millisecond {
+			t.Fatalf("apart for %v", longest)
+		}
+		w.expectShown("", 1, 2)
+	})
+}
+
+// What one side of a partition has paused the other has not. When they are
+// together again, leases end for both, also where slow clients keep the life
+// (simulation, seed 743).
+func TestWaneIsToldAfterAPause(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "quick", 80)
+		slow := w.nodes[0].reg.Open("slow", registry.Connection)
+		slow.Redo(50)
+		w.register(slow, 90)
+		time.Sleep(70 * time.Second)
+		w.kill(0)
+		w.sever(1, 2, true)
+		time.Sleep(200 * time.Millisecond) // nothing of it is on its way any more
+		w.see(2, 0, Refused)
+		w.see(1, 0, Silent)
+		w.see(1, 2, Silent)
+		time.Sleep(9 * time.Second)
+		w.sever(1, 2, false)
+		w.see(1, 0, Refused)
+		w.see(1, 2, Alive)
+		time.Sleep(time.Second)
+		if l, _ := w.lifeState(1, w.nodes[0].life); l.Paused < 8*time.Second {
+			t.Fatalf("node 1 has paused for %v", l.Paused)
+		}
+		w.expectShown("80 90", 1, 2)
+		waned := false
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && !waned; {
+			if longest := w.apart(1, 2, time.Second); longest > time.Second {
+				t.Fatalf("apart for %v", longest)
+			}
+			waned = w.shown(2) == "90"
+		}
+		if longest := w.apart(1, 2, 40*time.Second); !waned || longest > 1500*time.Millisecond {
+			t.Fatalf("apart for %v, waned: %v", longest, waned)
+		}
+	})
+}
+
+// A node goes on after its lease was over, and finds a moment later that a client
+// has left. Whether that is shown does not depend on which of its heads another
+// node hears first (simulation, F17 with seed 3).
+func TestBackFromAStallIsTheSameForAll(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		c := w.client(0, "c", 80)
+		time.Sleep(5 * time.Second)
+		w.freeze(0)
+		w.allSee(0, Silent)
+		time.Sleep(70 * time.Second)
+		w.expectShown("", 1, 2)
+		w.expectState(1, w.nodes[0].life, registry.Dropped)
+		w.thaw(0)
+		w.see(1, 0, Alive)
+		time.Sleep(500 * time.Millisecond)
+		w.expectState(1, w.nodes[0].life, registry.Living)
+		c.Move()
+		time.Sleep(time.Second)
+		w.see(2, 0, Alive)
+		time.Sleep(3 * time.Second)
+		w.expectState(2, w.nodes[0].life, registry.Living)
+		w.expectShown("80", 0, 1, 2)
+	})
+}
+
 // A lateRegistry calls before with each Apply.
 type lateRegistry struct {
 	Registry

@@ -14,7 +14,7 @@ import (
 func (l *life) head() *pb.Head {
 	return &pb.Head{Life: lifeMessage(l.id), Applied: l.applied, Digest: l.digest, State: uint32(l.state), OwnerClock: uint64(l.ownerClock),
 		OwnerVersion: l.ownerVersion, Floor: l.floor, Deadline: l.deadline, Refused: l.state != registry.Living && !l.silent,
-		Dropped: uint64(l.dropped), Back: uint64(l.back)}
+		Dropped: uint64(l.dropped), Back: uint64(l.back), Restart: l.restart, Waned: l.waned, Resumed: uint64(l.resumed)}
 }
 
 // headsLocked says what this node has. Until it has been ready it speaks only
@@ -126,7 +126,13 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 func (d *Replicator) heardOfOwnLocked(p *peer, h *pb.Head) {
 	p.known = max(p.known, h.GetApplied())
 	missed := registry.LifeState(h.GetState()) != registry.Living
-	d.own.probed = d.own.probed || p.missed && !missed
+	if p.missed && !missed {
+		back := min(registry.Stamp(h.GetBack()), p.headsClock)
+		if back == 0 { // it does not say
+			back = p.headsClock
+		}
+		d.own.probed, d.own.back = true, max(d.own.back, back)
+	}
 	p.missed = missed
 	if h.GetApplied() == d.own.applied {
 		if h.GetDigest() == d.own.digest {
@@ -169,9 +175,13 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 		l.ownerClock, l.ownerVersion = ownerClock, max(l.ownerVersion, h.GetOwnerVersion())
 		l.spoken = l.probed
 	}
+	l.resumed = max(l.resumed, min(registry.Stamp(h.GetResumed()), ownerClock))
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
-		l.deadline = max(l.deadline, h.GetDeadline())
+		l.raise(h.GetDeadline(), h.GetRestart())
 		l.silent = l.silent && !h.GetRefused()
+		if h.GetWaned() {
+			d.hearWaneLocked(p, l, now)
+		}
 	}
 	switch applied := h.GetApplied(); {
 	case applied > l.applied:

@@ -42,13 +42,14 @@ type life struct {
 	orphanedAt  registry.Stamp
 	deadline    int64          // milliseconds; merged by max, so that all nodes agree
 	silent      bool           // its node gave no answer; false: it refused, restarted or left
-	restart     bool           // its deadline is that of a restart of this node
+	restart     bool           // its deadline is that of a restart, of this node or another
 	holds       bool           // its deadline is that of a silence, though its node may refuse by now
 	paused      int64          // milliseconds by self-preservation, in all
 	skipped     int64          // milliseconds that the clock has jumped over since orphanedAt
 	waned       bool           // Orphaned, and only its slow clients have a lease
 	dropped     registry.Stamp // clock of the newest drop; 0: never
-	back        registry.Stamp // the owner's clock when it came back from a drop
+	back        registry.Stamp // the owner's clock when it came back, last time
+	resumed     registry.Stamp // the owner's clock when it went on after a stall, last time
 
 	behindSince   int64 // milliseconds; 0: not behind the owner's head
 	digestMatched int64 // milliseconds; last time that a peer's digest was the same
@@ -161,6 +162,18 @@ func (l *life) redoSeconds() (longest uint16) {
 		longest = max(longest, s)
 	}
 	return longest
+}
+
+// raise takes a deadline that is later. What it was made of goes with it, since
+// the end of the slow clients' lease depends on that: nodes that agree on the one
+// must agree on the other.
+func (l *life) raise(deadline int64, restart bool) {
+	switch {
+	case deadline > l.deadline:
+		l.deadline, l.restart = deadline, restart
+	case deadline == l.deadline:
+		l.restart = l.restart || restart
+	}
 }
 
 // extra is what its slow clients have beyond the lease, in milliseconds.

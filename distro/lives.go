@@ -108,22 +108,28 @@ func (d *Replicator) judgeLocked(l *life) {
 		if spoken == 0 {
 			spoken = l.orphanedAt
 		}
-		l.deadline = max(l.deadline, d.opts.Leases.deadline(spoken, l.silent, lease))
+		l.raise(d.opts.Leases.deadline(spoken, l.silent, lease), false)
 		l.holds = l.holds || l.silent
 	}
 }
 
-// returnLocked: its owner is back.
+// returnLocked: its owner is back. From when on it counts again decides what is
+// shown of what has been moving, so all should say the same: after a stall the
+// owner says it, else it is the head that brought it back here.
 func (d *Replicator) returnLocked(l *life) {
-	if l.state == registry.Dropped && l.back <= l.dropped {
+	gone := l.orphanedAt
+	if l.state == registry.Dropped {
+		gone = l.dropped
+	}
+	switch {
+	case l.state == registry.Dropped && l.back > l.dropped:
+	case l.resumed > gone:
+		l.back = l.resumed
+	default:
 		l.back = l.ownerClock
 	}
-	back := l.ownerClock
-	if l.state == registry.Dropped {
-		back = l.back
-	}
 	l.livingSince, l.probing, l.holds, l.restart = d.now(), probing{}, false, false
-	d.setStateLocked(l, registry.Living, back)
+	d.setStateLocked(l, registry.Living, l.back)
 	d.metrics.returned.Inc()
 	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))
 }
@@ -167,12 +173,13 @@ func (d *Replicator) waneLocked(l *life, waned bool) {
 	}
 }
 
-// ownSpokenLocked does the same for the own life, after others had missed it.
+// ownSpokenLocked does the same for the own life, after others had missed it,
+// with the clock that they go by.
 func (d *Replicator) ownSpokenLocked() {
 	if d.own.probed {
 		d.own.probed = false
-		id, now := d.self, d.opts.Clock.Now()
-		d.tellLocked(id, func(r Registry) { r.SetLife(id, registry.Living, now) })
+		id, back := d.self, d.own.back
+		d.tellLocked(id, func(r Registry) { r.SetLife(id, registry.Living, back) })
 	}
 }
 
@@ -236,6 +243,16 @@ func (d *Replicator) hearDropLocked(p *peer, h *pb.Head, l *life) *life {
 	return l
 }
 
+// hearWaneLocked: a peer has ended the lease of all but the slow clients. Who has
+// paused longer gives up the rest of that, as with drops: after a partition the
+// sides agree at once.
+func (d *Replicator) hearWaneLocked(p *peer, l *life, now int64) {
+	if l.state == registry.Orphaned && p.ready && !d.catchingUp && !d.preserve.active() && now >= l.deadline && now < l.deadline+l.paused {
+		l.paused = now - l.deadline
+		mark(d.leaseDue)
+	}
+}
+
 // adoptEndedLocked: while a node has never been ready, the first ready peer's
 // ended lives replace its own, which are from a snapshot. What that peer does
 // not know was forgotten by the cluster.
@@ -257,7 +274,7 @@ func (d *Replicator) adoptEndedLocked(hs *pb.Heads) {
 		case !known:
 			d.forgetLifeLocked(l)
 		case registry.LifeState(h.GetState()) == registry.Orphaned && l.state == registry.Orphaned:
-			l.deadline, l.silent, l.restart = h.GetDeadline(), !h.GetRefused(), false
+			l.deadline, l.silent, l.restart = h.GetDeadline(), !h.GetRefused(), h.GetRestart()
 		}
 	}
 }

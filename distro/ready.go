@@ -44,9 +44,7 @@ func (d *Replicator) readinessLocked(now time.Time) {
 		restart := d.now() + d.opts.Leases.Restart.Milliseconds()
 		for _, l := range d.lives {
 			if l != d.own && l.state == registry.Orphaned {
-				if restart >= l.deadline {
-					l.deadline, l.restart = restart, true
-				}
+				l.raise(restart, true)
 			}
 		}
 	}
@@ -147,9 +145,11 @@ func (d *Replicator) Ready() (bool, string) {
 // makes the life living for the others, who must not show what has gone
 // meanwhile (cases F08).
 func (d *Replicator) Stalled() {
+	resumed := d.opts.Clock.Now()
 	for d.writeSome() {
 	}
 	d.mu.Lock()
+	d.own.resumed, d.own.back = resumed, resumed
 	d.ready = false
 	d.lastTick = time.Now()
 	d.catchUpLocked()

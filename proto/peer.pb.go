@@ -1032,7 +1032,10 @@ type Head struct {
 	Deadline      int64                  `protobuf:"varint,8,opt,name=deadline,proto3" json:"deadline,omitempty"`                             // of an ended life, milliseconds
 	Refused       bool                   `protobuf:"varint,9,opt,name=refused,proto3" json:"refused,omitempty"`                               // of an ended life: its node refused, left or restarted
 	Dropped       uint64                 `protobuf:"fixed64,10,opt,name=dropped,proto3" json:"dropped,omitempty"`                             // clock of the drop, if it was dropped
-	Back          uint64                 `protobuf:"fixed64,11,opt,name=back,proto3" json:"back,omitempty"`                                   // owner_clock with which it came back after a drop
+	Back          uint64                 `protobuf:"fixed64,11,opt,name=back,proto3" json:"back,omitempty"`                                   // owner's clock with which it came back, last time
+	Restart       bool                   `protobuf:"varint,12,opt,name=restart,proto3" json:"restart,omitempty"`                              // of an ended life: its deadline is that of a node that had to begin anew
+	Waned         bool                   `protobuf:"varint,13,opt,name=waned,proto3" json:"waned,omitempty"`                                  // of an ended life: only its slow clients have a lease
+	Resumed       uint64                 `protobuf:"fixed64,14,opt,name=resumed,proto3" json:"resumed,omitempty"`                             // owner's clock when it went on after a stall, last time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1140,6 +1143,27 @@ func (x *Head) GetDropped() uint64 {
 func (x *Head) GetBack() uint64 {
 	if x != nil {
 		return x.Back
+	}
+	return 0
+}
+
+func (x *Head) GetRestart() bool {
+	if x != nil {
+		return x.Restart
+	}
+	return false
+}
+
+func (x *Head) GetWaned() bool {
+	if x != nil {
+		return x.Waned
+	}
+	return false
+}
+
+func (x *Head) GetResumed() uint64 {
+	if x != nil {
+		return x.Resumed
 	}
 	return 0
 }
@@ -2284,7 +2308,7 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\arecords\x18\x06 \x03(\fR\arecords\x12\x12\n" +
 	"\x04part\x18\a \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\b \x01(\rR\x05parts\x12\x1a\n" +
-	"\btransfer\x18\t \x01(\x04R\btransfer\"\xb5\x02\n" +
+	"\btransfer\x18\t \x01(\x04R\btransfer\"\xff\x02\n" +
 	"\x04Head\x12%\n" +
 	"\x04life\x18\x01 \x01(\v2\x11.starling.v1.LifeR\x04life\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x12\x16\n" +
@@ -2298,7 +2322,10 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\arefused\x18\t \x01(\bR\arefused\x12\x18\n" +
 	"\adropped\x18\n" +
 	" \x01(\x06R\adropped\x12\x12\n" +
-	"\x04back\x18\v \x01(\x06R\x04back\"\xb3\x01\n" +
+	"\x04back\x18\v \x01(\x06R\x04back\x12\x18\n" +
+	"\arestart\x18\f \x01(\bR\arestart\x12\x14\n" +
+	"\x05waned\x18\r \x01(\bR\x05waned\x12\x18\n" +
+	"\aresumed\x18\x0e \x01(\x06R\aresumed\"\xb3\x01\n" +
 	"\x05Heads\x12%\n" +
 	"\x04life\x18\x01 \x01(\v2\x11.starling.v1.LifeR\x04life\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x06R\x05clock\x12\x14\n" +
