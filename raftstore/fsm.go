@@ -41,6 +41,12 @@ type fsm struct {
 	shown      atomic.Uint64 // index of the last command that readers see the effects of
 	moved      chan struct{} // one token: shown has grown
 
+	// order is held while entries are carried out and shown: the library does
+	// that on one goroutine, and carryAhead on another.
+	order sync.Mutex
+	seen  uint64 // newest entry that the library has handed over since the start, or since the snapshot
+	ahead uint64 // entries up to this one were carried out before the library did; 0: none
+
 	mu     sync.RWMutex
 	tables *tables // changed by raft's goroutine only, which needs no lock to read them
 
@@ -57,7 +63,25 @@ func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
 // ApplyBatch returns a *pb.Result for each command, nil for other entries.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	f.order.Lock()
+	defer f.order.Unlock()
 	results := make([]any, len(logs))
+	skip := 0
+	for skip < len(logs) && logs[skip].Index <= f.ahead { // nobody waits for their results
+		skip++
+	}
+	for _, l := range logs {
+		f.seen = l.Index
+	}
+	f.carryOut(logs[skip:], results[skip:])
+	return results
+}
+
+// carryOut is called with order held.
+func (f *fsm) carryOut(logs []*raft.Log, results []any) {
+	if len(logs) == 0 {
+		return
+	}
 	var b batch
 	f.mu.Lock()
 	for n, l := range logs {
@@ -68,7 +92,29 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
 	f.show(newest, index, b.changes)
-	return results
+}
+
+// carryAhead carries out entries behind a snapshot that are known to be
+// committed, though the library does not know it before there is a leader. When
+// it comes to them they are passed over.
+func (f *fsm) carryAhead(snapshot, committed uint64, read func(uint64, *raft.Log) error) error {
+	f.order.Lock()
+	defer f.order.Unlock()
+	const most = 512
+	next := max(snapshot, f.seen, f.ahead) + 1
+	for next <= committed {
+		logs := make([]*raft.Log, 0, most)
+		for ; next <= committed && len(logs) < most; next++ {
+			l := new(raft.Log)
+			if err := read(next, l); err != nil {
+				return err
+			}
+			logs = append(logs, l)
+		}
+		f.carryOut(logs, make([]any, len(logs)))
+		f.ahead = logs[len(logs)-1].Index
+	}
+	return nil
 }
 
 // show comes after the lock, and before anybody hears of a result: who has
@@ -168,7 +214,17 @@ func (f *fsm) applyLocked(l *raft.Log, b *batch) *pb.Result {
 }
 
 // Snapshot returns quickly: Persist runs beside what is applied from now on.
-func (f *fsm) Snapshot() (raft.FSMSnapshot, error) { return f.freeze(), nil }
+//
+// The library labels a snapshot with the entry that it has come to. One that
+// holds more would have these carried out twice after a restart.
+func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	f.order.Lock()
+	defer f.order.Unlock()
+	if f.ahead > f.seen {
+		return nil, raft.ErrNothingNewToSnapshot
+	}
+	return f.freeze(), nil
+}
 
 func (f *fsm) freeze() *frozen {
 	f.mu.Lock()
@@ -186,6 +242,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 		}
 		return err
 	}
+	f.order.Lock()
+	defer f.order.Unlock()
+	f.seen, f.ahead = 0, 0
 	changes := difference(f.tables, next)
 	f.mu.Lock()
 	f.tables = next

@@ -1574,3 +1574,50 @@ func TestToldAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A node that comes up without a leader shows what it knew to be committed, also
+// behind the last snapshot; and when there is a leader again, it has everything
+// once (semantics R6, cases C18).
+func TestServesWithoutLeader(t *testing.T) {
+	for _, snapshots := range []uint64{8192, 16} {
+		t.Run(fmt.Sprint("snapshot after ", snapshots), func(t *testing.T) {
+			bubble(t, "a b c", func(t *testing.T, g *group) {
+				for _, p := range g.peers {
+					p.options = func(o *Options) {
+						o.SnapshotEntries, o.TrailingEntries, o.SnapshotEvery = snapshots, snapshots, time.Second
+					}
+				}
+				g.three()
+				for i := range 40 {
+					g.mustPut("b", fmt.Sprint("k", i), "1")
+				}
+				time.Sleep(2 * commitEvery)
+				for _, id := range []string{"a", "b", "c"} {
+					g.kill(id)
+				}
+				g.start("b")
+				b := g.peers["b"]
+				if n := len(b.store.Switches()); snapshots == 8192 && n > 0 {
+					t.Fatalf("%d rows before anybody said that they are committed", n)
+				}
+				g.await("b serves", 20*time.Second, func() bool { ok, _ := b.store.CaughtUp(); return ok })
+				if got := b.store.Switches(); len(got) != 40 || !b.store.Status().Stale {
+					t.Fatalf("%d of 40 rows are shown; %+v", len(got), b.store.Status())
+				}
+				time.Sleep(5 * time.Second) // no snapshot of it may be taken now
+				g.start("a")
+				g.awaitLeader()
+				g.mustPut("b", "last", "1")
+				g.start("c")
+				for i := range 20 {
+					g.mustPut("a", fmt.Sprint("more", i), "1")
+				}
+				g.awaitEqual(time.Minute)
+				time.Sleep(5 * time.Second)
+				g.kill("b")
+				g.start("b")
+				g.awaitEqual(time.Minute)
+			})
+		})
+	}
+}

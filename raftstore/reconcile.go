@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
 
@@ -214,6 +215,10 @@ func (l *lookout) follow(s *Store) time.Duration {
 		case leader != "" && l.hasGoal && index >= l.goal:
 			s.isCaughtUp()
 		case leader == "" && time.Since(s.opened) >= s.opts.CaughtUpWithin && !s.ready.Load():
+			if err := s.showCommitted(); err != nil {
+				s.unready.Store(new(fmt.Sprintf("its log cannot be read: %v", err)))
+				break
+			}
 			s.zap.Warn("no leader was found: this node serves what it has")
 			s.ready.Store(true)
 		case leader == "":
@@ -231,6 +236,48 @@ func (l *lookout) follow(s *Store) time.Duration {
 		return soon
 	}
 	return s.opts.Reconcile
+}
+
+// commitKey is how far the log is known to be committed, beside the votes of the
+// library, which keeps that in memory only: after a restart it waits for a
+// leader to say so, and without one would show nothing behind the last snapshot.
+var commitKey = []byte("StarlingCommit")
+
+// commitEvery is by how much the key is late. It costs a write to the disk, as
+// long as there are others.
+const commitEvery = time.Second
+
+func (s *Store) commitLoop() {
+	ticker := time.NewTicker(commitEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.keepCommit()
+		case <-s.ctx.Done():
+			return // Close keeps the last
+		}
+	}
+}
+
+// keepCommit is called on one goroutine at a time.
+func (s *Store) keepCommit() {
+	if c := s.raft.CommitIndex(); c > s.keptCommit && s.log.SetUint64(commitKey, c) == nil {
+		s.keptCommit = c
+	}
+}
+
+// showCommitted shows what this node knows to be committed, for want of a leader
+// (semantics R6, cases C18).
+func (s *Store) showCommitted() error {
+	committed, err := s.log.GetUint64(commitKey)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.fsm.carryAhead(s.snaps.last().index, min(committed, s.raft.LastIndex()), s.log.GetLog)
 }
 
 // leaderlessTime is how long an election may take before it is worth a line in

@@ -54,6 +54,7 @@ type Store struct {
 	ready      atomic.Bool            // readiness has been reported; it is not taken back
 	settled    atomic.Uint64          // newest term in which this node leads and has applied all that was there
 	caughtUp   atomic.Bool
+	keptCommit uint64                 // of commitLoop, then of Close
 	unready    atomic.Pointer[string] // why
 
 	// changing serializes changes of the configuration, and Restore.
@@ -208,6 +209,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.goes.Go(s.reconcileLoop)
 	s.goes.Go(s.snapshotLoop)
 	s.goes.Go(s.tellLoop)
+	s.goes.Go(s.commitLoop)
 	return s, nil
 }
 
@@ -326,6 +328,7 @@ func (s *Store) Close(ctx context.Context) error {
 	s.raft.DeregisterObserver(s.observer)
 	s.transport.close()
 	s.layer.wait()
+	s.keepCommit()
 	s.lastErr = errors.Join(s.lastErr, s.log.close())
 	return s.lastErr
 }
