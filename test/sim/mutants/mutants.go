@@ -19,7 +19,7 @@ var mutants = []mutant{
 	{name: "local clocks", why: "a lease counts from when a node noticed", run: "^TestNamed$/F14", caught: []string{"apart", "late"},
 		changes: []change{
 			{"distro/lives.go", "d.opts.Leases.deadline(spoken, l.silent, lease)", "d.opts.Leases.deadline(l.orphanedAt, l.silent, lease)"},
-			{"distro/heads.go", "		l.deadline = max(l.deadline, h.GetDeadline())\n", ""},
+			{"distro/heads.go", "		l.raise(h.GetDeadline(), h.GetRestart())\n", ""},
 		}},
 	{name: "no hides", why: "what was withdrawn hides nothing", run: "^TestNamed$/(F02|F03|F04|F22)", caught: []string{"late", "resurrect", "ghost", "diverge"},
 		changes: []change{{"pkg/registry/service.go", "c.since <= strong.of(kind) || c.since <= weak.of(kind) && !c.stands() || ", "false && (c.since <= strong.of(kind) || c.since <= weak.of(kind)) || "}}},
