@@ -22,10 +22,10 @@ const MaxMessage = 16 << 20
 // Errors that callers branch on.
 var (
 	// ErrUnknown: nobody of that id is a member.
-	ErrUnknown = errors.New("cluster: not a member")
+	ErrUnknown = errors.New("not a member")
 	// ErrUnreachable: there is no way to that member now.
-	ErrUnreachable = errors.New("cluster: no connection to that member")
-	ErrStopped     = errors.New("cluster: stopped")
+	ErrUnreachable = errors.New("no connection to that member")
+	ErrStopped     = errors.New("membership has stopped")
 )
 
 var (

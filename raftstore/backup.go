@@ -60,7 +60,7 @@ func (s *Store) Restore(ctx context.Context, r io.Reader, force bool) error {
 		return err
 	}
 	if !force && !s.fsm.empty() {
-		return fmt.Errorf("raftstore: restore: %w: the cluster has data, which would be lost", ErrNotEmpty)
+		return fmt.Errorf("restore: %w: the cluster has data, which would be lost", ErrNotEmpty)
 	}
 	// The library wants to know the size, and panics if the tables do not take
 	// what they are given: so it is looked at first, from its beginning to its
@@ -88,7 +88,7 @@ func (s *Store) Restore(ctx context.Context, r io.Reader, force bool) error {
 		return fmt.Errorf("raftstore: restore: %w", context.Cause(ctx))
 	}
 	if !force && !s.fsm.empty() {
-		return fmt.Errorf("raftstore: restore: %w: the cluster has data, which would be lost", ErrNotEmpty)
+		return fmt.Errorf("restore: %w: the cluster has data, which would be lost", ErrNotEmpty)
 	}
 	for {
 		if _, err = f.Seek(0, io.SeekStart); err != nil {

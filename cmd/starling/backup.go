@@ -172,7 +172,7 @@ no way back but another backup. Make one before.`,
 			restored, err := client.Restore(ctx, f, size, force, func(sent int64) { moved(); shows.sent(sent) })
 			shows.end()
 			if api.CodeOf(err) == api.CodeNotEmpty {
-				err = fmt.Errorf("%w\nStart a new cluster for it; or with --force it is thrown away", err)
+				err = errors.Join(err, errors.New("Start a new cluster for the backup; or with --force, and what this one holds is thrown away"))
 			}
 			if err != nil {
 				return failed(err)

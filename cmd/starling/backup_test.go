@@ -206,7 +206,7 @@ func TestRestore(t *testing.T) {
 	a.answers["POST /restore"] = &api.Error{Status: 409, Code: api.CodeNotEmpty, Message: "the log holds 3 instances"}
 	a.answers["POST /restore?force=true"] = api.Restored{Node: idA, Name: "node-a", Applied: 8}
 	status, stdout, stderr = starling(nil, "restore", name, "--server", a.addr)
-	if status != exitFailed || stdout != "" || !strings.Contains(stderr, "the log holds 3 instances") || !strings.Contains(stderr, "--force") {
+	if status != exitFailed || stdout != "" || !strings.Contains(stderr, "the log holds 3 instances\n") || !strings.Contains(stderr, "--force") {
 		t.Errorf("status %d: %s%s", status, stdout, stderr)
 	}
 	status, stdout, _ = starling(nil, "restore", name, "--server", b.addr, "--force")

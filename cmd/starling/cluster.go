@@ -226,7 +226,7 @@ func (r *remote) writeCluster(nodes []*clusterNode) error {
 	}
 	for _, n := range nodes {
 		if n.Status == nil {
-			fmt.Fprintf(w, "%s: %s\n", n.callName(), safe(n.Error))
+			fmt.Fprintln(w, labelled(n.callName(), safe(n.Error)))
 		} else if !n.Status.Ready && n.Status.Reason != "" {
 			fmt.Fprintf(w, "%s is not ready: %s\n", n.callName(), safe(n.Status.Reason))
 		}
@@ -345,7 +345,7 @@ func endSelfPreservation(ctx context.Context, r *remote, nodes []*clusterNode) e
 		case n.err != nil:
 			o.Error = n.err.Error()
 			if n.State == "" || n.State == api.StateAlive {
-				failures = append(failures, fmt.Errorf("%s: %w", n.callName(), n.err))
+				failures = append(failures, errors.New(labelled(n.callName(), n.err.Error())))
 			}
 		}
 		outcomes = append(outcomes, o)

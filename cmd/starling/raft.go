@@ -28,7 +28,8 @@ accounts. Ephemeral instances are not in it.
            joining: it knows of no log yet; failed: its disk takes no more
   COMMIT   entries up to this one are safe: a majority of the voters has them on disk
   APPLIED  the newest entry that has changed the tables of this node. Some entries
-           change none, so it may stay below COMMIT
+           change none, so it may stay below COMMIT. Right after a restore it may be
+           above COMMIT and LAST: what was restored counts as an entry of its own
   DIGEST   a sum over the tables: at the same APPLIED equal on all nodes
   LOG      what it takes on disk; SNAPSHOT: when that was last cut short
 
@@ -146,15 +147,25 @@ func (r *remote) writeRaft(nodes []*logNode) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	mixed := len(clustersOf(nodes)) > 1
 	for _, n := range nodes {
 		switch {
 		case n.Log == nil:
-			fmt.Fprintf(w, "%s: %s\n", safe(cmp.Or(n.Name, n.Server)), safe(n.Error))
+			fmt.Fprintln(w, labelled(safe(cmp.Or(n.Name, n.Server)), safe(n.Error)))
+		case mixed: // what one says means nothing for another
+		case n.Log.Role == api.RoleFailed:
+			fmt.Fprintf(w, "The log of %s failed and takes no more; what the node has logged says why (a full disk?). Put that right and start it again.\n", safe(called.of(n.ID)))
+		case len(best.Servers) == 0: // said below
+		case len(n.Log.Servers) == 0:
+			fmt.Fprintf(w, "%s has nothing of the log yet: it was not taken in so far, or the others keep it out; its /readyz says which.\n", safe(called.of(n.ID)))
 		case n.Log.Stale && (n.Log.Generation == 0 || n.Log.Generation == best.Generation):
 			fmt.Fprintf(w, "%s serves what may be old: it has no leader, or has not caught up with it yet.\n", safe(called.of(n.ID)))
 		case n.Log.Generation != 0 && n.Log.Generation < best.Generation:
 			fmt.Fprintf(w, "%s still has the log from before a recovery. Start it again: it then takes the new one.\n", safe(called.of(n.ID)))
 		}
+	}
+	if mixed {
+		return verdict
 	}
 	if len(best.Servers) == 0 {
 		fmt.Fprintln(w, "The log has not begun: it does as soon as as many nodes are there as --expect says.")
@@ -223,15 +234,14 @@ func knows(a, b *api.Raft) int {
 // judgeRaft is nil if the log is well.
 func judgeRaft(nodes []*logNode, best *api.Raft, called nodeNames) error {
 	var errs []error
-	clusters := map[string]bool{}
+	if len(clustersOf(nodes)) > 1 {
+		return errors.New("these nodes are of different clusters")
+	}
 	at := map[[2]uint64]*logNode{} // generation, entry → who was there first
 	for _, n := range nodes {
 		l := n.Log
 		if l == nil {
 			continue
-		}
-		if l.Cluster != "" {
-			clusters[l.Cluster] = true
 		}
 		entry := [2]uint64{l.Generation, l.Applied}
 		if first := at[entry]; first == nil {
@@ -241,18 +251,35 @@ func judgeRaft(nodes []*logNode, best *api.Raft, called nodeNames) error {
 				called.of(first.ID), called.of(n.ID), l.Applied))
 		}
 	}
-	if len(clusters) > 1 {
-		return errors.New("these nodes are of different clusters")
+	var broken []string
+	for _, n := range nodes {
+		if n.Log != nil && n.Log.Role == api.RoleFailed {
+			broken = append(broken, called.of(n.ID))
+		}
 	}
 	switch {
 	case len(best.Servers) == 0:
 		errs = append(errs, errors.New("the log has not begun"))
 	case best.AliveVoters < best.Quorum:
-		errs = append(errs, fmt.Errorf("the quorum is lost, %d of %d: nothing can be written to the log. If the other voters are gone for good: starling recover --help", best.AliveVoters, best.Quorum))
+		errs = append(errs, fmt.Errorf("the quorum is lost: %s alive, %s needed. Nothing can be written to the log. If the other voters are gone for good: starling recover --help",
+			count(best.AliveVoters, "voter is", "voters are"), count(best.Quorum, "is", "are")))
+	case best.Leader == "" && len(broken) > 0:
+		errs = append(errs, fmt.Errorf("nobody leads: nothing can be written to the log, which failed on %s", strings.Join(broken, ", ")))
 	case best.Leader == "":
 		errs = append(errs, errors.New("nobody leads: nothing can be written to the log. Within seconds somebody should, or the voters cannot reach each other"))
 	}
 	return errors.Join(errs...)
+}
+
+// clustersOf are the ids of the clusters that the nodes say they are of.
+func clustersOf(nodes []*logNode) map[string]bool {
+	ids := map[string]bool{}
+	for _, n := range nodes {
+		if n.Log != nil && n.Log.Cluster != "" {
+			ids[n.Log.Cluster] = true
+		}
+	}
+	return ids
 }
 
 // rowsText tells what tables hold: "instances 3, services 1".

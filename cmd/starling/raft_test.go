@@ -75,7 +75,7 @@ func TestRaft(t *testing.T) {
 	f("and that is no success", exitFailed, "nothing can be written", func(a, b *api.Raft) {
 		a.Role, a.Leader, b.Leader = api.RoleCandidate, "", ""
 	})
-	f("lost quorum", exitFailed, "the quorum is lost, 1 of 2: nothing can be written to the log. If the other voters are gone for good: starling recover --help", func(a, b *api.Raft) {
+	f("lost quorum", exitFailed, "the quorum is lost: 1 voter is alive, 2 are needed. Nothing can be written to the log. If the other voters are gone for good: starling recover --help", func(a, b *api.Raft) {
 		a.AliveVoters, b.AliveVoters, a.Role, a.Leader, b.Leader = 1, 1, api.RoleFollower, "", ""
 	})
 	f("different tables", exitFailed, "node-b and node-a have carried out the log up to entry 1041 and do not have the same", func(a, b *api.Raft) {
@@ -96,7 +96,17 @@ func TestRaft(t *testing.T) {
 	f("one that joins", exitOK, "node-a leads", func(a, b *api.Raft) {
 		*b = api.Raft{Cluster: a.Cluster, Node: idB, Name: "node-b", Role: api.RoleJoining, Term: 9, Digest: "0000000000000000"}
 	})
+	f("and has nothing", exitOK, "node-b has nothing of the log yet", func(a, b *api.Raft) {
+		*b = api.Raft{Cluster: a.Cluster, Node: idB, Name: "node-b", Role: api.RoleJoining, Digest: "0000000000000000", Stale: true}
+	})
+	f("one that failed", exitOK, "The log of node-b failed and takes no more", func(a, b *api.Raft) { b.Role, b.Stale = api.RoleFailed, true })
+	f("all that failed", exitFailed, "which failed on node-a\n", func(a, b *api.Raft) {
+		a.Role, a.Leader, b.Leader = api.RoleFailed, "", ""
+	})
 	f("different clusters", exitFailed, "different clusters", func(a, b *api.Raft) { b.Cluster = "other" })
+	if _, stdout, _ := starling(nil, "raft", "--servers", b.addr+","+a.addr); strings.Contains(stdout, "leads") || strings.Contains(stdout, "VOTES") {
+		t.Errorf("of different clusters it says: %s", stdout)
+	}
 	f("evil names", exitOK, `\x1b[2J leads`, func(a, b *api.Raft) { a.Name = "\x1b[2J" })
 	// Another node at the address of a known one.
 	a.answers["GET /members"] = threeNodes(a, b)

@@ -142,6 +142,14 @@ func lines(err error) string {
 	return strings.Join(all, "\n")
 }
 
+// labelled says of whom a text is, unless it begins with that.
+func labelled(who, text string) string {
+	if strings.HasPrefix(text, who+" ") {
+		return text
+	}
+	return who + ": " + text
+}
+
 // ask bounds a question to one node.
 func ask[T any](ctx context.Context, question func(context.Context) (*T, error)) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

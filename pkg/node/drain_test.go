@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/raftstore"
 )
 
 // freePort is a main port whose followers are free too.
@@ -34,9 +38,9 @@ search:
 	return 0
 }
 
-// Who asks for a drain is answered that it runs, and never that there is none:
-// starling drain gave up then.
-func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
+// startTwo starts the nodes of a cluster of two.
+func startTwo(t *testing.T) []*Node {
+	t.Helper()
 	ports := []int{freePort(t), freePort(t)}
 	var nodes []*Node
 	for i, port := range ports {
@@ -49,6 +53,13 @@ func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
 		}
 		nodes = append(nodes, start(t, o))
 	}
+	return nodes
+}
+
+// Who asks for a drain is answered that it runs, and never that there is none:
+// starling drain gave up then.
+func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
+	nodes := startTwo(t)
 	defer stop(t, nodes[1])
 	defer stop(t, nodes[0])
 	drain := func(n *Node) (int, string) {
@@ -92,5 +103,59 @@ func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
 	}
 	if code, body := get(t, nodes[1], "GET", "/readyz"); code != 200 {
 		t.Errorf("a drain that was refused makes a node unready: %d %s", code, body)
+	}
+}
+
+// A node that failed is waited for, as after a crash; one that is stopped has
+// left.
+func TestFailureIsNoLeave(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		nodes := startTwo(t)
+		states := func() string {
+			_, body := get(t, nodes[0], "GET", "/starling/v1/members")
+			var m api.Members
+			if err := json.Unmarshal([]byte(body), &m); err != nil {
+				t.Fatal(err)
+			}
+			var all []string
+			for _, one := range m.Members {
+				all = append(all, one.State)
+			}
+			return strings.Join(all, " ")
+		}
+		for deadline := time.Now().Add(10 * time.Second); states() != "alive alive" && time.Now().Before(deadline); {
+			time.Sleep(20 * time.Millisecond)
+		}
+		if fails {
+			nodes[1].fail(errors.New("the disk is full"))
+		}
+		stop(t, nodes[1])
+		if left := strings.Contains(states(), api.StateLeft); left == fails {
+			t.Errorf("fails %v: %s", fails, states())
+		}
+		stop(t, nodes[0])
+	}
+}
+
+func TestNoLeaderHint(t *testing.T) {
+	for _, c := range []struct {
+		role string
+		last uint64
+		want string
+	}{{api.RoleFailed, 0, "put that right"}, {api.RoleFailed, 5, "put that right"}, {api.RoleJoining, 0, "--expect"}, {api.RoleFollower, 5, "recover"}} {
+		if got := noLeaderHint(c.role, c.last); !strings.Contains(got, c.want) {
+			t.Errorf("%s %d: %s", c.role, c.last, got)
+		}
+	}
+}
+
+func TestUnknownOutcomeIsSaidOnce(t *testing.T) {
+	unknown := raftstore.ErrUnknownOutcome
+	err := fmt.Errorf("%w: leader a: %w: the stream broke", unknown, unknown)
+	if r, ok := explain(err); !ok || r.Text != "leader a: the stream broke" || r.Code != httpapi.UnknownOutcome {
+		t.Errorf("%+v", r)
+	}
+	if r := explainSDK(err); r.Text != unknown.Error()+": leader a: the stream broke" {
+		t.Errorf("%+v", r)
 	}
 }

@@ -69,7 +69,7 @@ func stoppedLog(dir string, do func(path, id string) (raftstore.Info, error)) (L
 		info, err = do(filepath.Join(d.path, raftDir), d.NodeID)
 	}
 	if err = errors.Join(err, d.Close()); err != nil {
-		return LogInfo{}, err
+		return LogInfo{}, forPeople{err}
 	}
 	out := LogInfo{Cluster: cluster, Node: d.NodeID, Generation: info.Generation, LastIndex: info.LastIndex, LastTerm: info.LastTerm,
 		Servers: []LogServer{}, Rows: info.Rows, LogBytes: info.LogBytes}

@@ -415,6 +415,9 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		}
 		n.later("membership", func(context.Context) error { return members.Stop() })
 		n.later("leave the cluster", func(ctx context.Context) error {
+			if n.Err() != nil {
+				return nil // it fails and does not leave on purpose: it is waited for
+			}
 			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 			defer cancel()
 			// No failure of the stop: whoever did not hear it finds that the

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/starling-registry/starling/cluster"
@@ -193,18 +194,42 @@ func (o *operations) notLeader(leader string) error {
 		name, server := o.nameAndServer(leader)
 		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotLeader, Message: "this node does not lead the log, " + name + " does", Hint: "ask " + server, Server: server}
 	}
+	s := o.store.Status()
 	return &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader: " + nacos.NoLeader,
-		Hint: "starling raft shows which voters are missing; if they are gone for good: starling recover"}
+		Hint: noLeaderHint(s.Role, s.Last)}
 }
+
+// noLeaderHint says what to do where a node with a log like that knows of no
+// leader.
+func noLeaderHint(role string, last uint64) string {
+	switch {
+	case role == api.RoleFailed:
+		return "the log of this node failed, its log says why (a full disk?): put that right and start it again"
+	case last == 0:
+		return "the log has not begun yet: wait until as many nodes are there as --expect says (starling members)"
+	}
+	return "starling raft shows which voters are missing; if they are gone for good: starling recover"
+}
+
+// forPeople is an error without the name of the package that it is from.
+type forPeople struct{ error }
+
+func (e forPeople) Error() string { return strings.TrimPrefix(e.error.Error(), "raftstore: ") }
+
+func (e forPeople) Unwrap() error { return e.error }
 
 // logError is an error of the store for somebody who asks over the native API.
 func (o *operations) logError(err error) error {
 	if e, ok := errors.AsType[*raftstore.NotLeader](err); ok {
 		return o.notLeader(e.Leader)
 	}
+	if err == nil {
+		return nil
+	}
+	err = forPeople{err}
 	switch {
 	case errors.Is(err, raftstore.ErrNotEmpty):
-		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: err.Error(), Hint: "with force it is replaced, on all nodes"}
+		return &api.Error{Status: http.StatusConflict, Code: api.CodeNotEmpty, Message: "the cluster has data, which would be lost", Hint: "with force it is replaced, on all nodes"}
 	case errors.Is(err, raftstore.ErrNotFound):
 		return &api.Error{Status: http.StatusNotFound, Code: api.CodeNotFound, Message: err.Error(), Hint: "starling raft shows the nodes that the log is kept on"}
 	case errors.Is(err, raftstore.ErrInvalid), errors.Is(err, raftstore.ErrDamaged), errors.Is(err, raftstore.ErrNewer):
@@ -227,6 +252,9 @@ func (o *operations) Restore(ctx context.Context, backup io.Reader, force bool) 
 
 func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, error) {
 	name, _ := o.nameAndServer(id)
+	if m, ok := o.view().Member(id); ok && m.State == cluster.Alive && o.store.Leads() {
+		return api.Removed{}, &api.Error{Status: http.StatusConflict, Code: api.CodeConflict, Message: name + " is running", Hint: "stop it first, with SIGTERM"}
+	}
 	if err := o.store.RemoveServer(ctx, id); err != nil {
 		return api.Removed{}, o.logError(err)
 	}
@@ -240,9 +268,15 @@ func (o *operations) RemoveMember(ctx context.Context, id string) (api.Removed, 
 	return r, nil
 }
 
+// cause is the text of an error of the store without saying that the outcome is
+// unknown, as each node does that a write came through.
+func cause(err error) string {
+	return strings.ReplaceAll(err.Error(), raftstore.ErrUnknownOutcome.Error()+": ", "")
+}
+
 // explain is an error of the store for the HTTP API.
 func explain(err error) (httpapi.Refusal, bool) {
-	r := httpapi.Refusal{Text: err.Error()}
+	r := httpapi.Refusal{Text: cause(err)} // the rest says the code
 	for is, code := range map[error]httpapi.RefusalCode{
 		raftstore.ErrNoLeader: httpapi.NoLeader, raftstore.ErrUnknownOutcome: httpapi.UnknownOutcome, raftstore.ErrNotUnderstood: httpapi.NotUnderstood,
 		raftstore.ErrExists: httpapi.Exists, raftstore.ErrNotFound: httpapi.NotFound, raftstore.ErrNotEmpty: httpapi.NotEmpty,
@@ -266,7 +300,9 @@ func explainSDK(err error) grpcapi.Refusal {
 		return grpcapi.Refusal{NotFound: true}
 	case errors.Is(err, raftstore.ErrNoLeader):
 		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: nacos.NoLeader}
-	case errors.Is(err, raftstore.ErrUnknownOutcome), errors.Is(err, raftstore.ErrNotUnderstood):
+	case errors.Is(err, raftstore.ErrUnknownOutcome):
+		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: raftstore.ErrUnknownOutcome.Error() + ": " + cause(err)}
+	case errors.Is(err, raftstore.ErrNotUnderstood):
 		return grpcapi.Refusal{Code: nacos.CodeServerError, Text: err.Error()}
 	}
 	return grpcapi.Refusal{}

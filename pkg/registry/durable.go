@@ -217,11 +217,25 @@ func (r *Registry) persistLocked(s *service, k InstanceKey, is *Persistent, now 
 		if c := s.checks[k]; c != nil {
 			c.absent = now
 		}
-		if o := s.overrides[k]; o != nil {
-			o.seen = now
-		}
+		s.leftOverride(k, now)
 	}
 	r.persistent.Add(int64(len(s.persistent) - had))
+}
+
+// there reports whether somebody says that the instance is there. What a life
+// publishes whose lease is over is kept for its return only. That is as of
+// when the service was last shown (publication.dropped), so that an edit never
+// finds its instance gone before it knows since when.
+func (s *service) there(k InstanceKey) bool {
+	return s.persistent[k] != nil || slices.ContainsFunc(s.claims[k], func(c *claim) bool { return !c.pub.dropped })
+}
+
+// leftOverride notes for an edit that its instance was there until now, if it
+// is not any more.
+func (s *service) leftOverride(k InstanceKey, now Stamp) {
+	if o := s.overrides[k]; o != nil && !s.there(k) {
+		o.seen = now
+	}
 }
 
 // setOverride sets an edit to what the log says. One that is over here stays
@@ -279,12 +293,12 @@ func (r *Registry) EndedOverrides() []Edit {
 	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool { return o.over })
 }
 
-// AbsentOverrides are the edits, sticky ones left out, whose instance this
-// node has not seen for [Options.OverrideAge]: the node that leads has the log
-// end them.
+// AbsentOverrides are the edits, sticky ones left out, whose instance has not
+// been there, as this node sees it, for [Options.OverrideAge]: the node that
+// leads has the log end them. One that only dropped lives publish is not there.
 func (r *Registry) AbsentOverrides() []Edit {
 	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool {
-		return !o.Sticky && len(s.claims[k]) == 0 && s.persistent[k] == nil && now.Millis()-o.seen.Millis() >= r.opts.OverrideAge
+		return !o.Sticky && !s.there(k) && now.Millis()-o.seen.Millis() >= r.opts.OverrideAge
 	})
 }
 

@@ -482,6 +482,62 @@ func TestAbsentOverrides(t *testing.T) { // C13
 	})
 }
 
+// What a dropped life publishes is kept, but nobody sees it: it does not keep
+// an edit.
+func TestAbsentOverridesOfDroppedLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		i := inst("1.1.1.1")
+		k := i.InstanceKey
+		edit := Edit{order, k, 7, CauseOverrideEnded}
+		absent := func(want ...Edit) {
+			t.Helper()
+			w.Sweep()
+			if diff := cmp.Diff(want, w.AbsentOverrides()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		}
+		endsInAMinute := func() {
+			t.Helper()
+			time.Sleep(59 * time.Second)
+			absent()
+			time.Sleep(time.Second)
+			absent(edit)
+		}
+		there := Life{"there", 1}
+		w.Apply(there, []Record{{RecordKey: RecordKey{"c", order}, Clock: 1, Instances: []Published{{i, 1}}}})
+		w.override(k, &Override{Weight: new(3.0), Revision: 7})
+		time.Sleep(time.Hour)
+		absent()
+		w.SetLife(there, Orphaned, 0)
+		time.Sleep(time.Hour)
+		absent()
+		w.shows("1.1.1.1 w3")
+		for _, state := range []LifeState{Dropped, Waning} {
+			w.SetLife(there, state, 0)
+			w.shows()
+			endsInAMinute()
+			w.SetLife(there, Living, w.opts.Clock.Now())
+			w.shows("1.1.1.1 w3")
+			absent()
+			time.Sleep(time.Hour)
+			absent()
+		}
+
+		// Somebody else has it, and goes while the dropped one is kept.
+		a := w.client("a")
+		w.register(a, i)
+		w.SetLife(there, Dropped, 0)
+		time.Sleep(time.Hour)
+		absent()
+		a.Close(CauseConnectionLost)
+		w.shows()
+		endsInAMinute()
+		w.ForgetLife(there)
+		absent(edit) // it has been gone for long
+	})
+}
+
 // Of many services each gets one snapshot, whatever the order of the changes.
 func TestCommitIsOnePicturePerService(t *testing.T) {
 	w := newWorld(t)

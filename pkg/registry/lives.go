@@ -157,6 +157,7 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 	// The newest state, not the one that we came for: somebody may have been
 	// faster.
 	var touched []touch
+	var ended []*publication // now
 	for c, p := range s.publications {
 		if c.life != l {
 			continue
@@ -166,8 +167,16 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 			p.dropped = over
 			if over {
 				s.dropped++
+				ended = append(ended, p)
 			} else {
 				s.dropped--
+			}
+		}
+	}
+	if len(s.overrides) > 0 {
+		for _, p := range ended {
+			for _, cl := range p.claims {
+				s.leftOverride(cl.instance.InstanceKey, now)
 			}
 		}
 	}

@@ -155,11 +155,11 @@ func (s *service) dropClaim(c *claim, now Stamp) {
 	left := slices.DeleteFunc(s.claims[k], func(o *claim) bool { return o == c })
 	if len(left) == 0 {
 		delete(s.claims, k)
-		if o := s.overrides[k]; o != nil {
-			o.seen = now
-		}
 	} else {
 		s.claims[k] = left
+	}
+	if !c.pub.dropped {
+		s.leftOverride(k, now)
 	}
 }
 
