@@ -171,8 +171,8 @@ no way back but another backup. Make one before.`,
 			shows := newProgress(p, size)
 			restored, err := client.Restore(ctx, f, size, force, func(sent int64) { moved(); shows.sent(sent) })
 			shows.end()
-			if api.CodeOf(err) == api.CodeNotEmpty {
-				err = errors.Join(err, errors.New("Start a new cluster for the backup; or with --force, and what this one holds is thrown away"))
+			if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeNotEmpty {
+				err = errors.Join(errors.New(e.Message), errors.New("Restore the backup into a new cluster; or, with --force, into this one, and what it holds is thrown away"))
 			}
 			if err != nil {
 				return failed(err)

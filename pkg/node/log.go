@@ -66,10 +66,12 @@ func stoppedLog(dir string, do func(path, id string) (raftstore.Info, error)) (L
 	cluster, err := d.ClusterID()
 	var info raftstore.Info
 	if err == nil {
-		info, err = do(filepath.Join(d.path, raftDir), d.NodeID)
+		if info, err = do(filepath.Join(d.path, raftDir), d.NodeID); err != nil {
+			err = forPeople{err}
+		}
 	}
 	if err = errors.Join(err, d.Close()); err != nil {
-		return LogInfo{}, forPeople{err}
+		return LogInfo{}, err
 	}
 	out := LogInfo{Cluster: cluster, Node: d.NodeID, Generation: info.Generation, LastIndex: info.LastIndex, LastTerm: info.LastTerm,
 		Servers: []LogServer{}, Rows: info.Rows, LogBytes: info.LogBytes}
