@@ -172,7 +172,7 @@ no way back but another backup. Make one before.`,
 			restored, err := client.Restore(ctx, f, size, force, func(sent int64) { moved(); shows.sent(sent) })
 			shows.end()
 			if e, ok := errors.AsType[*api.Error](err); ok && e.Code == api.CodeNotEmpty {
-				err = errors.Join(errors.New(e.Message), errors.New("Restore the backup into a new cluster; or, with --force, into this one, and what it holds is thrown away"))
+				err = errors.Join(errors.New(e.Message), errors.New("restore the backup into a new cluster; or, with --force, into this one, and what it holds is thrown away"))
 			}
 			if err != nil {
 				return failed(err)
