@@ -91,7 +91,8 @@ func startMariaDB(t *testing.T) *mariaDB {
 		}
 		db.as.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+filepath.Join(dir, "data"),
+	// Its temporary tables go into the folder, too: two of these at once have taken each other's away.
+	install := exec.Command("mariadb-install-db", "--no-defaults", "--datadir="+filepath.Join(dir, "data"), "--tmpdir="+dir,
 		"--auth-root-authentication-method=normal", "--skip-test-db")
 	install.Dir, install.SysProcAttr = dir, db.as
 	if out, err := install.CombinedOutput(); err != nil {
