@@ -51,8 +51,9 @@ func (h raftHello) bytes() []byte {
 
 // greet says something and reads the hello that comes back: the reason (0: let
 // in) and the generation of the other side.
-func greet(addr string, say []byte) (c net.Conn, reason byte, generation uint64, err error) {
-	if c, err = net.DialTimeout("tcp", addr, callTimeout); err != nil {
+func greet(addr string, say []byte) (_ net.Conn, reason byte, generation uint64, err error) {
+	c, err := net.DialTimeout("tcp", addr, callTimeout)
+	if err != nil {
 		return nil, 0, 0, err
 	}
 	defer func() {
@@ -87,12 +88,17 @@ type intruder struct {
 
 func (f *field) intruder(as int) (*intruder, error) {
 	s := f.nodes[0]
-	c, _, generation, err := greet(s.raftAddr(), raftHello{1, f.cluster, randomID(), f.members[0].ID}.bytes())
-	if err != nil {
-		return nil, err
+	var err error
+	for range 20 { // nodes have so many places for strangers, and the attack before may still have them
+		var c net.Conn
+		var generation uint64
+		if c, _, generation, err = greet(s.raftAddr(), raftHello{1, f.cluster, randomID(), f.members[0].ID}.bytes()); err == nil {
+			c.Close()
+			return &intruder{f, f.members[as].ID, generation}, nil
+		}
+		time.Sleep(500 * time.Millisecond)
 	}
-	c.Close()
-	return &intruder{f, f.members[as].ID, generation}, nil
+	return nil, fmt.Errorf("the Raft port of the first node does not answer a hello: %w", err)
 }
 
 // open is a connection that was let in, to a node.
