@@ -589,7 +589,7 @@ func raftCalls(f *field) (string, error) {
 		"version":    func(c *pb.Command) { c.Version = 99 },
 		"no version": func(c *pb.Command) { c.Version = math.MaxUint32 },
 		"clock":      func(c *pb.Command) { c.Clock = math.MaxUint64 },
-		"26 hours":   func(c *pb.Command) { c.Clock = stamp(time.Now().Add(26 * time.Hour)) },
+		"50 hours":   func(c *pb.Command) { c.Clock = stamp(time.Now().Add(50 * time.Hour)) },
 		"no clock":   func(c *pb.Command) { c.Clock = 0 },
 		"no id":      func(c *pb.Command) { c.Id = nil },
 		"long id":    func(c *pb.Command) { c.Id = make([]byte, 1<<20) },
