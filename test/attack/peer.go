@@ -294,9 +294,9 @@ func newTraitor(c *trio) (_ *traitor, err error) {
 		if len(not) == 0 {
 			return t, nil
 		}
-		if time.Since(start) > 8*time.Second {
+		if time.Since(start) > 20*time.Second {
 			t.close()
-			return nil, fmt.Errorf("the traitor is not let in: after 8 s it is %s", strings.Join(not, ", "))
+			return nil, fmt.Errorf("the traitor is not let in: after 20 s it is %s", strings.Join(not, ", "))
 		}
 	}
 }
