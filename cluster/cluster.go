@@ -20,6 +20,7 @@ import (
 
 // Cluster is this node among the others.
 type Cluster struct {
+	end      end // of Stop, for what memberlist logs
 	opts     Options
 	log      *zap.Logger
 	metrics  *metrics
@@ -362,5 +363,8 @@ func (c *Cluster) Stop() error {
 	}
 	err := c.ml.Shutdown()
 	c.goes.Wait()
+	c.end.Lock()
+	c.end.over = true
+	c.end.Unlock()
 	return err
 }

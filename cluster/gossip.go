@@ -40,7 +40,7 @@ func (c *Cluster) tune(advertise netip.Addr, port int) *memberlist.Config {
 	conf.EnableCompression = false // slower than the network
 	conf.HandoffQueueDepth = 4096
 	conf.UDPBufferSize = packetSize
-	conf.Logger = log.New(&logBridge{log: c.log.Named("memberlist")}, "", 0)
+	conf.Logger = log.New(&logBridge{log: c.log.Named("memberlist"), after: &c.end}, "", 0)
 	conf.Delegate = (*delegate)(c)
 	conf.Events = (*delegate)(c)
 	conf.Alive = (*delegate)(c)
@@ -350,7 +350,7 @@ func (c *Cluster) openTransport(bind netip.Addr) error {
 		conf := &memberlist.NetTransportConfig{
 			BindAddrs: []string{bind.String()},
 			BindPort:  c.opts.GossipPort,
-			Logger:    log.New(&logBridge{log: c.log.Named("memberlist")}, "", 0),
+			Logger:    log.New(&logBridge{log: c.log.Named("memberlist"), after: &c.end}, "", 0),
 		}
 		// A free port of UDP may not be one of TCP.
 		var nt *memberlist.NetTransport

@@ -10,11 +10,19 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
+// An end says that the cluster has stopped. memberlist does not wait for its
+// timers, which have something to say then of members that it let go.
+type end struct {
+	sync.RWMutex
+	over bool
+}
+
 // logBridge takes the lines of memberlist, "[LEVEL] memberlist: text", to zap.
 // What repeats, a peer that keeps knocking above all, is passed on once in 10
 // seconds; the rest is for debugging.
 type logBridge struct {
-	log *zap.Logger
+	after *end
+	log   *zap.Logger
 
 	mu   sync.Mutex
 	last map[string]time.Time // beginnings of lines
@@ -46,6 +54,11 @@ var advice = []struct {
 var closing = []byte("use of closed network connection")
 
 func (w *logBridge) Write(line []byte) (int, error) {
+	w.after.RLock() // so that no line is on its way when Stop returns
+	defer w.after.RUnlock()
+	if w.after.over {
+		return len(line), nil
+	}
 	level, text := zapcore.InfoLevel, bytes.TrimSpace(line)
 	if len(text) > 0 && text[0] == '[' {
 		if name, rest, ok := bytes.Cut(text[1:], []byte("] ")); ok {
