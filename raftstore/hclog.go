@@ -75,11 +75,16 @@ var quiet = map[string]bool{
 	"no known peers, aborting election":                   true,
 	"not part of stable configuration, aborting election": true,
 	"failed to get previous log":                          true,
-	"previous log term mis-match":                         true,
-	"failed to decode incoming command":                   true,
-	"failed to flush response":                            true,
-	"failed to accept connection":                         true,
-	"found temporary snapshot":                            true,
+	// Membership has said that the node is gone.
+	"failed to heartbeat to":                     true,
+	"failed to appendEntries to":                 true,
+	"appendEntries rejected, sending older logs": true,
+	"peer has newer term, stopping replication":  true,
+	"previous log term mis-match":                true,
+	"failed to decode incoming command":          true,
+	"failed to flush response":                   true,
+	"failed to accept connection":                true,
+	"found temporary snapshot":                   true,
 }
 
 // A bridge hands the log of the Raft library to zap. What the library calls

@@ -180,15 +180,15 @@ func TestBridge(t *testing.T) {
 		core, seen := observer.New(zapcore.DebugLevel)
 		b := newBridge(zap.New(core))
 		for range 100 { // C44
-			b.Error("failed to heartbeat to", "peer", "b", "error", fmt.Errorf("refused"))
-			b.With("x", 1).Named("n").Error("failed to heartbeat to", "peer", "c")
+			b.Error("failed to make snapshot", "peer", "b", "error", fmt.Errorf("refused"))
+			b.With("x", 1).Named("n").Error("failed to make snapshot", "peer", "c")
 			time.Sleep(50 * time.Millisecond)
 		}
-		if n := seen.FilterMessage("failed to heartbeat to").Len(); n != 2 {
+		if n := seen.FilterMessage("failed to make snapshot").Len(); n != 2 {
 			t.Errorf("%d lines for 200 warnings of two peers", n)
 		}
 		time.Sleep(sayAgain)
-		b.Warn("failed to heartbeat to", "peer", "b", "servers", hclog.Fmt("%+v", []int{1}))
+		b.Warn("failed to make snapshot", "peer", "b", "servers", hclog.Fmt("%+v", []int{1}))
 		last := seen.All()[seen.Len()-1]
 		if m := last.ContextMap(); m["repeated"] != int64(99) || m["servers"] != "[1]" || last.Level != zapcore.WarnLevel {
 			t.Errorf("%v %v", last.Level, m)
