@@ -318,8 +318,10 @@ func (l *logStore) GetLog(index uint64, e *raft.Log) error {
 		l.stored.Add(onDisk(e))
 		l.note(e)
 	}
-	if _ = l.check(err); err != nil && !errors.Is(err, raft.ErrLogNotFound) && l.live.Load() && !l.closing.Load() {
-		runtime.Goexit() // as in SetUint64
+	if _ = l.check(err); err != nil && !errors.Is(err, raft.ErrLogNotFound) && l.live.Load() {
+		// As in SetUint64, and also while the store stops after another
+		// failure: the library would still panic.
+		runtime.Goexit()
 	}
 	return err
 }
