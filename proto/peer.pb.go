@@ -1952,6 +1952,253 @@ func (x *ServiceHash) GetInstances() uint32 {
 	return 0
 }
 
+// A SubscribersRequest names a service, or with contains all services of the
+// namespace whose group and name contain what is given.
+type SubscribersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	Contains      bool                   `protobuf:"varint,4,opt,name=contains,proto3" json:"contains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubscribersRequest) Reset() {
+	*x = SubscribersRequest{}
+	mi := &file_proto_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubscribersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubscribersRequest) ProtoMessage() {}
+
+func (x *SubscribersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubscribersRequest.ProtoReflect.Descriptor instead.
+func (*SubscribersRequest) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SubscribersRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SubscribersRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SubscribersRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *SubscribersRequest) GetContains() bool {
+	if x != nil {
+		return x.Contains
+	}
+	return false
+}
+
+type SubscribersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subscribers   []*Subscriber          `protobuf:"bytes,1,rep,name=subscribers,proto3" json:"subscribers,omitempty"`
+	Truncated     bool                   `protobuf:"varint,2,opt,name=truncated,proto3" json:"truncated,omitempty"` // there are more than an answer has room for
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SubscribersResponse) Reset() {
+	*x = SubscribersResponse{}
+	mi := &file_proto_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SubscribersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SubscribersResponse) ProtoMessage() {}
+
+func (x *SubscribersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SubscribersResponse.ProtoReflect.Descriptor instead.
+func (*SubscribersResponse) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SubscribersResponse) GetSubscribers() []*Subscriber {
+	if x != nil {
+		return x.Subscribers
+	}
+	return nil
+}
+
+func (x *SubscribersResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// A Subscriber is one subscription of one client.
+type Subscriber struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Service       string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	Clusters      string                 `protobuf:"bytes,4,opt,name=clusters,proto3" json:"clusters,omitempty"` // as the client wrote them; "": all
+	Client        string                 `protobuf:"bytes,5,opt,name=client,proto3" json:"client,omitempty"`     // id of the connection
+	Ip            string                 `protobuf:"bytes,6,opt,name=ip,proto3" json:"ip,omitempty"`
+	Port          uint32                 `protobuf:"varint,7,opt,name=port,proto3" json:"port,omitempty"`
+	Agent         string                 `protobuf:"bytes,8,opt,name=agent,proto3" json:"agent,omitempty"` // as Nacos-Java-Client:v2.5.1
+	App           string                 `protobuf:"bytes,9,opt,name=app,proto3" json:"app,omitempty"`
+	Acked         uint64                 `protobuf:"varint,10,opt,name=acked,proto3" json:"acked,omitempty"`                                   // lastRefTime of the newest list that the client has acknowledged; 0: none
+	BehindMillis  uint64                 `protobuf:"varint,11,opt,name=behind_millis,json=behindMillis,proto3" json:"behind_millis,omitempty"` // for how long something newer has not been acknowledged; 0: nothing is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Subscriber) Reset() {
+	*x = Subscriber{}
+	mi := &file_proto_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Subscriber) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Subscriber) ProtoMessage() {}
+
+func (x *Subscriber) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Subscriber.ProtoReflect.Descriptor instead.
+func (*Subscriber) Descriptor() ([]byte, []int) {
+	return file_proto_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Subscriber) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Subscriber) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Subscriber) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Subscriber) GetClusters() string {
+	if x != nil {
+		return x.Clusters
+	}
+	return ""
+}
+
+func (x *Subscriber) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Subscriber) GetIp() string {
+	if x != nil {
+		return x.Ip
+	}
+	return ""
+}
+
+func (x *Subscriber) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *Subscriber) GetAgent() string {
+	if x != nil {
+		return x.Agent
+	}
+	return ""
+}
+
+func (x *Subscriber) GetApp() string {
+	if x != nil {
+		return x.App
+	}
+	return ""
+}
+
+func (x *Subscriber) GetAcked() uint64 {
+	if x != nil {
+		return x.Acked
+	}
+	return 0
+}
+
+func (x *Subscriber) GetBehindMillis() uint64 {
+	if x != nil {
+		return x.BehindMillis
+	}
+	return 0
+}
+
 type RaftApplyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Command       []byte                 `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"` // an encoded Command
@@ -1961,7 +2208,7 @@ type RaftApplyRequest struct {
 
 func (x *RaftApplyRequest) Reset() {
 	*x = RaftApplyRequest{}
-	mi := &file_proto_peer_proto_msgTypes[25]
+	mi := &file_proto_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2220,7 @@ func (x *RaftApplyRequest) String() string {
 func (*RaftApplyRequest) ProtoMessage() {}
 
 func (x *RaftApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[25]
+	mi := &file_proto_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2233,7 @@ func (x *RaftApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftApplyRequest.ProtoReflect.Descriptor instead.
 func (*RaftApplyRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{25}
+	return file_proto_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RaftApplyRequest) GetCommand() []byte {
@@ -2008,7 +2255,7 @@ type RaftApplyResponse struct {
 
 func (x *RaftApplyResponse) Reset() {
 	*x = RaftApplyResponse{}
-	mi := &file_proto_peer_proto_msgTypes[26]
+	mi := &file_proto_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2267,7 @@ func (x *RaftApplyResponse) String() string {
 func (*RaftApplyResponse) ProtoMessage() {}
 
 func (x *RaftApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[26]
+	mi := &file_proto_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2280,7 @@ func (x *RaftApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftApplyResponse.ProtoReflect.Descriptor instead.
 func (*RaftApplyResponse) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{26}
+	return file_proto_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RaftApplyResponse) GetResult() *Result {
@@ -2072,7 +2319,7 @@ type RaftStateRequest struct {
 
 func (x *RaftStateRequest) Reset() {
 	*x = RaftStateRequest{}
-	mi := &file_proto_peer_proto_msgTypes[27]
+	mi := &file_proto_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2331,7 @@ func (x *RaftStateRequest) String() string {
 func (*RaftStateRequest) ProtoMessage() {}
 
 func (x *RaftStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[27]
+	mi := &file_proto_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2344,7 @@ func (x *RaftStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftStateRequest.ProtoReflect.Descriptor instead.
 func (*RaftStateRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{27}
+	return file_proto_peer_proto_rawDescGZIP(), []int{30}
 }
 
 type ConfirmProbeRequest struct {
@@ -2112,7 +2359,7 @@ type ConfirmProbeRequest struct {
 
 func (x *ConfirmProbeRequest) Reset() {
 	*x = ConfirmProbeRequest{}
-	mi := &file_proto_peer_proto_msgTypes[28]
+	mi := &file_proto_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2124,7 +2371,7 @@ func (x *ConfirmProbeRequest) String() string {
 func (*ConfirmProbeRequest) ProtoMessage() {}
 
 func (x *ConfirmProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[28]
+	mi := &file_proto_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2137,7 +2384,7 @@ func (x *ConfirmProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmProbeRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmProbeRequest) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{28}
+	return file_proto_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConfirmProbeRequest) GetService() *Service {
@@ -2179,7 +2426,7 @@ type ConfirmProbeResponse struct {
 
 func (x *ConfirmProbeResponse) Reset() {
 	*x = ConfirmProbeResponse{}
-	mi := &file_proto_peer_proto_msgTypes[29]
+	mi := &file_proto_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2438,7 @@ func (x *ConfirmProbeResponse) String() string {
 func (*ConfirmProbeResponse) ProtoMessage() {}
 
 func (x *ConfirmProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_peer_proto_msgTypes[29]
+	mi := &file_proto_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2451,7 @@ func (x *ConfirmProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmProbeResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmProbeResponse) Descriptor() ([]byte, []int) {
-	return file_proto_peer_proto_rawDescGZIP(), []int{29}
+	return file_proto_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ConfirmProbeResponse) GetKnown() bool {
@@ -2383,7 +2630,29 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\aservice\x18\x03 \x01(\tR\aservice\x12\x12\n" +
 	"\x04hash\x18\x04 \x01(\x06R\x04hash\x12)\n" +
 	"\x10unchanged_millis\x18\x05 \x01(\x04R\x0funchangedMillis\x12\x1c\n" +
-	"\tinstances\x18\x06 \x01(\rR\tinstances\",\n" +
+	"\tinstances\x18\x06 \x01(\rR\tinstances\"~\n" +
+	"\x12SubscribersRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x1a\n" +
+	"\bcontains\x18\x04 \x01(\bR\bcontains\"n\n" +
+	"\x13SubscribersResponse\x129\n" +
+	"\vsubscribers\x18\x01 \x03(\v2\x17.starling.v1.SubscriberR\vsubscribers\x12\x1c\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\x95\x02\n" +
+	"\n" +
+	"Subscriber\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x1a\n" +
+	"\bclusters\x18\x04 \x01(\tR\bclusters\x12\x16\n" +
+	"\x06client\x18\x05 \x01(\tR\x06client\x12\x0e\n" +
+	"\x02ip\x18\x06 \x01(\tR\x02ip\x12\x12\n" +
+	"\x04port\x18\a \x01(\rR\x04port\x12\x14\n" +
+	"\x05agent\x18\b \x01(\tR\x05agent\x12\x10\n" +
+	"\x03app\x18\t \x01(\tR\x03app\x12\x14\n" +
+	"\x05acked\x18\n" +
+	" \x01(\x04R\x05acked\x12#\n" +
+	"\rbehind_millis\x18\v \x01(\x04R\fbehindMillis\",\n" +
 	"\x10RaftApplyRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\fR\acommand\"\x91\x01\n" +
 	"\x11RaftApplyResponse\x12+\n" +
@@ -2401,13 +2670,14 @@ const file_proto_peer_proto_rawDesc = "" +
 	"\x14ConfirmProbeResponse\x12\x14\n" +
 	"\x05known\x18\x01 \x01(\bR\x05known\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason2\xc9\x04\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\x9b\x05\n" +
 	"\x04Peer\x126\n" +
 	"\x04Sync\x12\x14.starling.v1.Message\x1a\x14.starling.v1.Message(\x010\x01\x128\n" +
 	"\x04Pull\x12\x18.starling.v1.PullRequest\x1a\x14.starling.v1.Message0\x01\x12D\n" +
 	"\aForward\x12\x1b.starling.v1.ForwardRequest\x1a\x1c.starling.v1.ForwardResponse\x12D\n" +
 	"\aHistory\x12\x1b.starling.v1.HistoryRequest\x1a\x1c.starling.v1.HistoryResponse\x12V\n" +
-	"\rServiceHashes\x12!.starling.v1.ServiceHashesRequest\x1a\".starling.v1.ServiceHashesResponse\x12J\n" +
+	"\rServiceHashes\x12!.starling.v1.ServiceHashesRequest\x1a\".starling.v1.ServiceHashesResponse\x12P\n" +
+	"\vSubscribers\x12\x1f.starling.v1.SubscribersRequest\x1a .starling.v1.SubscribersResponse\x12J\n" +
 	"\tRaftApply\x12\x1d.starling.v1.RaftApplyRequest\x1a\x1e.starling.v1.RaftApplyResponse\x12J\n" +
 	"\tRaftState\x12\x1d.starling.v1.RaftStateRequest\x1a\x1e.starling.v1.RaftStateResponse\x12S\n" +
 	"\fConfirmProbe\x12 .starling.v1.ConfirmProbeRequest\x1a!.starling.v1.ConfirmProbeResponseB-Z+github.com/starling-registry/starling/protob\x06proto3"
@@ -2424,7 +2694,7 @@ func file_proto_peer_proto_rawDescGZIP() []byte {
 	return file_proto_peer_proto_rawDescData
 }
 
-var file_proto_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_proto_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_proto_peer_proto_goTypes = []any{
 	(*Life)(nil),                  // 0: starling.v1.Life
 	(*Hello)(nil),                 // 1: starling.v1.Hello
@@ -2451,15 +2721,18 @@ var file_proto_peer_proto_goTypes = []any{
 	(*ServiceHashesRequest)(nil),  // 22: starling.v1.ServiceHashesRequest
 	(*ServiceHashesResponse)(nil), // 23: starling.v1.ServiceHashesResponse
 	(*ServiceHash)(nil),           // 24: starling.v1.ServiceHash
-	(*RaftApplyRequest)(nil),      // 25: starling.v1.RaftApplyRequest
-	(*RaftApplyResponse)(nil),     // 26: starling.v1.RaftApplyResponse
-	(*RaftStateRequest)(nil),      // 27: starling.v1.RaftStateRequest
-	(*ConfirmProbeRequest)(nil),   // 28: starling.v1.ConfirmProbeRequest
-	(*ConfirmProbeResponse)(nil),  // 29: starling.v1.ConfirmProbeResponse
-	(*Instance)(nil),              // 30: starling.v1.Instance
-	(*Result)(nil),                // 31: starling.v1.Result
-	(*Service)(nil),               // 32: starling.v1.Service
-	(*RaftStateResponse)(nil),     // 33: starling.v1.RaftStateResponse
+	(*SubscribersRequest)(nil),    // 25: starling.v1.SubscribersRequest
+	(*SubscribersResponse)(nil),   // 26: starling.v1.SubscribersResponse
+	(*Subscriber)(nil),            // 27: starling.v1.Subscriber
+	(*RaftApplyRequest)(nil),      // 28: starling.v1.RaftApplyRequest
+	(*RaftApplyResponse)(nil),     // 29: starling.v1.RaftApplyResponse
+	(*RaftStateRequest)(nil),      // 30: starling.v1.RaftStateRequest
+	(*ConfirmProbeRequest)(nil),   // 31: starling.v1.ConfirmProbeRequest
+	(*ConfirmProbeResponse)(nil),  // 32: starling.v1.ConfirmProbeResponse
+	(*Instance)(nil),              // 33: starling.v1.Instance
+	(*Result)(nil),                // 34: starling.v1.Result
+	(*Service)(nil),               // 35: starling.v1.Service
+	(*RaftStateResponse)(nil),     // 36: starling.v1.RaftStateResponse
 }
 var file_proto_peer_proto_depIdxs = []int32{
 	0,  // 0: starling.v1.Hello.life:type_name -> starling.v1.Life
@@ -2468,7 +2741,7 @@ var file_proto_peer_proto_depIdxs = []int32{
 	11, // 3: starling.v1.Message.frame:type_name -> starling.v1.Frame
 	14, // 4: starling.v1.Message.pull:type_name -> starling.v1.Pull
 	15, // 5: starling.v1.Message.ack:type_name -> starling.v1.Ack
-	30, // 6: starling.v1.Publication.instances:type_name -> starling.v1.Instance
+	33, // 6: starling.v1.Publication.instances:type_name -> starling.v1.Instance
 	6,  // 7: starling.v1.Publication.hides:type_name -> starling.v1.Hide
 	0,  // 8: starling.v1.ProbeKey.of:type_name -> starling.v1.Life
 	0,  // 9: starling.v1.Frame.life:type_name -> starling.v1.Life
@@ -2480,33 +2753,36 @@ var file_proto_peer_proto_depIdxs = []int32{
 	14, // 15: starling.v1.PullRequest.pull:type_name -> starling.v1.Pull
 	21, // 16: starling.v1.HistoryResponse.events:type_name -> starling.v1.Event
 	0,  // 17: starling.v1.Event.origin:type_name -> starling.v1.Life
-	30, // 18: starling.v1.Event.before:type_name -> starling.v1.Instance
-	30, // 19: starling.v1.Event.after:type_name -> starling.v1.Instance
-	30, // 20: starling.v1.Event.key:type_name -> starling.v1.Instance
+	33, // 18: starling.v1.Event.before:type_name -> starling.v1.Instance
+	33, // 19: starling.v1.Event.after:type_name -> starling.v1.Instance
+	33, // 20: starling.v1.Event.key:type_name -> starling.v1.Instance
 	24, // 21: starling.v1.ServiceHashesResponse.services:type_name -> starling.v1.ServiceHash
-	31, // 22: starling.v1.RaftApplyResponse.result:type_name -> starling.v1.Result
-	32, // 23: starling.v1.ConfirmProbeRequest.service:type_name -> starling.v1.Service
-	2,  // 24: starling.v1.Peer.Sync:input_type -> starling.v1.Message
-	16, // 25: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
-	17, // 26: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
-	19, // 27: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
-	22, // 28: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
-	25, // 29: starling.v1.Peer.RaftApply:input_type -> starling.v1.RaftApplyRequest
-	27, // 30: starling.v1.Peer.RaftState:input_type -> starling.v1.RaftStateRequest
-	28, // 31: starling.v1.Peer.ConfirmProbe:input_type -> starling.v1.ConfirmProbeRequest
-	2,  // 32: starling.v1.Peer.Sync:output_type -> starling.v1.Message
-	2,  // 33: starling.v1.Peer.Pull:output_type -> starling.v1.Message
-	18, // 34: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
-	20, // 35: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
-	23, // 36: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
-	26, // 37: starling.v1.Peer.RaftApply:output_type -> starling.v1.RaftApplyResponse
-	33, // 38: starling.v1.Peer.RaftState:output_type -> starling.v1.RaftStateResponse
-	29, // 39: starling.v1.Peer.ConfirmProbe:output_type -> starling.v1.ConfirmProbeResponse
-	32, // [32:40] is the sub-list for method output_type
-	24, // [24:32] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	27, // 22: starling.v1.SubscribersResponse.subscribers:type_name -> starling.v1.Subscriber
+	34, // 23: starling.v1.RaftApplyResponse.result:type_name -> starling.v1.Result
+	35, // 24: starling.v1.ConfirmProbeRequest.service:type_name -> starling.v1.Service
+	2,  // 25: starling.v1.Peer.Sync:input_type -> starling.v1.Message
+	16, // 26: starling.v1.Peer.Pull:input_type -> starling.v1.PullRequest
+	17, // 27: starling.v1.Peer.Forward:input_type -> starling.v1.ForwardRequest
+	19, // 28: starling.v1.Peer.History:input_type -> starling.v1.HistoryRequest
+	22, // 29: starling.v1.Peer.ServiceHashes:input_type -> starling.v1.ServiceHashesRequest
+	25, // 30: starling.v1.Peer.Subscribers:input_type -> starling.v1.SubscribersRequest
+	28, // 31: starling.v1.Peer.RaftApply:input_type -> starling.v1.RaftApplyRequest
+	30, // 32: starling.v1.Peer.RaftState:input_type -> starling.v1.RaftStateRequest
+	31, // 33: starling.v1.Peer.ConfirmProbe:input_type -> starling.v1.ConfirmProbeRequest
+	2,  // 34: starling.v1.Peer.Sync:output_type -> starling.v1.Message
+	2,  // 35: starling.v1.Peer.Pull:output_type -> starling.v1.Message
+	18, // 36: starling.v1.Peer.Forward:output_type -> starling.v1.ForwardResponse
+	20, // 37: starling.v1.Peer.History:output_type -> starling.v1.HistoryResponse
+	23, // 38: starling.v1.Peer.ServiceHashes:output_type -> starling.v1.ServiceHashesResponse
+	26, // 39: starling.v1.Peer.Subscribers:output_type -> starling.v1.SubscribersResponse
+	29, // 40: starling.v1.Peer.RaftApply:output_type -> starling.v1.RaftApplyResponse
+	36, // 41: starling.v1.Peer.RaftState:output_type -> starling.v1.RaftStateResponse
+	32, // 42: starling.v1.Peer.ConfirmProbe:output_type -> starling.v1.ConfirmProbeResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_proto_peer_proto_init() }
@@ -2529,7 +2805,7 @@ func file_proto_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_peer_proto_rawDesc), len(file_proto_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

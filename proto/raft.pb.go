@@ -93,7 +93,7 @@ type Command struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`            // 16 random bytes, the same in each try: an entry that is there already is not carried out again
 	Clock   uint64                 `protobuf:"fixed64,2,opt,name=clock,proto3" json:"clock,omitempty"`    // registry.Stamp of the node that was asked
-	Version uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of commands: who applies it must know it; 1
+	Version uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of commands: who applies it must know it; 1, or 2 for an eviction
 	Remote  string                 `protobuf:"bytes,4,opt,name=remote,proto3" json:"remote,omitempty"`    // who asked, for the history; may be empty
 	// Types that are valid to be assigned to Op:
 	//
@@ -992,17 +992,20 @@ func (x *ServiceCluster) GetCommand() string {
 
 // PutOverride is an operator's edit of an instance, ephemeral or persistent.
 type PutOverride struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       *Service               `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
-	Ip            string                 `protobuf:"bytes,2,opt,name=ip,proto3" json:"ip,omitempty"`
-	Port          uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	Merge         bool                   `protobuf:"varint,5,opt,name=merge,proto3" json:"merge,omitempty"` // what is not given stays as it was set before
-	Enabled       *bool                  `protobuf:"varint,6,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
-	Weight        *float64               `protobuf:"fixed64,7,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
-	HasMetadata   bool                   `protobuf:"varint,8,opt,name=has_metadata,json=hasMetadata,proto3" json:"has_metadata,omitempty"`
-	Metadata      []string               `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty"`
-	Sticky        bool                   `protobuf:"varint,10,opt,name=sticky,proto3" json:"sticky,omitempty"` // it stays whatever becomes of the instance
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Service     *Service               `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Ip          string                 `protobuf:"bytes,2,opt,name=ip,proto3" json:"ip,omitempty"`
+	Port        uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	Cluster     string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Merge       bool                   `protobuf:"varint,5,opt,name=merge,proto3" json:"merge,omitempty"` // what is not given stays as it was set before
+	Enabled     *bool                  `protobuf:"varint,6,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
+	Weight      *float64               `protobuf:"fixed64,7,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	HasMetadata bool                   `protobuf:"varint,8,opt,name=has_metadata,json=hasMetadata,proto3" json:"has_metadata,omitempty"`
+	Metadata    []string               `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty"`
+	Sticky      bool                   `protobuf:"varint,10,opt,name=sticky,proto3" json:"sticky,omitempty"` // it stays whatever becomes of the instance
+	// evicted: readers do not see the instance, and its clients are told so when
+	// they register it. Since Command.version 2.
+	Evicted       *bool `protobuf:"varint,11,opt,name=evicted,proto3,oneof" json:"evicted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1103,6 +1106,13 @@ func (x *PutOverride) GetMetadata() []string {
 func (x *PutOverride) GetSticky() bool {
 	if x != nil {
 		return x.Sticky
+	}
+	return false
+}
+
+func (x *PutOverride) GetEvicted() bool {
+	if x != nil && x.Evicted != nil {
+		return *x.Evicted
 	}
 	return false
 }
@@ -2375,7 +2385,7 @@ const file_proto_raft_proto_rawDesc = "" +
 	"\x04user\x18\t \x01(\tR\x04user\x12\x1a\n" +
 	"\bpassword\x18\n" +
 	" \x01(\tR\bpassword\x12\x18\n" +
-	"\acommand\x18\v \x01(\tR\acommand\"\xbb\x02\n" +
+	"\acommand\x18\v \x01(\tR\acommand\"\xe6\x02\n" +
 	"\vPutOverride\x12.\n" +
 	"\aservice\x18\x01 \x01(\v2\x14.starling.v1.ServiceR\aservice\x12\x0e\n" +
 	"\x02ip\x18\x02 \x01(\tR\x02ip\x12\x12\n" +
@@ -2387,10 +2397,13 @@ const file_proto_raft_proto_rawDesc = "" +
 	"\fhas_metadata\x18\b \x01(\bR\vhasMetadata\x12\x1a\n" +
 	"\bmetadata\x18\t \x03(\tR\bmetadata\x12\x16\n" +
 	"\x06sticky\x18\n" +
-	" \x01(\bR\x06stickyB\n" +
+	" \x01(\bR\x06sticky\x12\x1d\n" +
+	"\aevicted\x18\v \x01(\bH\x02R\aevicted\x88\x01\x01B\n" +
 	"\n" +
 	"\b_enabledB\t\n" +
-	"\a_weight\"\x85\x02\n" +
+	"\a_weightB\n" +
+	"\n" +
+	"\b_evicted\"\x85\x02\n" +
 	"\fEndOverrides\x124\n" +
 	"\x05edits\x18\x01 \x03(\v2\x1e.starling.v1.EndOverrides.EditR\x05edits\x1a\xbe\x01\n" +
 	"\x04Edit\x12.\n" +

@@ -208,12 +208,6 @@ func errNoAPI(r *http.Request) error {
 	return &apiError{status: http.StatusNotImplemented, shape: spring, text: "no such api:" + r.Method + ":" + r.URL.EscapedPath()}
 }
 
-// errNotOffered is for the APIs of later releases.
-func errNotOffered(r *http.Request) error {
-	return &apiError{status: http.StatusNotFound, shape: spring,
-		text: "this version of Starling does not offer this API yet: " + r.Method + " " + clip(r.URL.EscapedPath())}
-}
-
 func errMethod(r *http.Request) error {
 	return &apiError{status: http.StatusMethodNotAllowed, shape: spring, text: "Method '" + r.Method + "' is not supported."}
 }

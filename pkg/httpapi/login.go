@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"net/http"
 	"strconv"
 
 	"go.uber.org/zap"
@@ -34,10 +33,4 @@ func (s *Server) login(c *call) error {
 	b = nacos.AppendString(append(b, `,"globalAdmin":true,"username":`...), name)
 	c.w.Header().Set("Authorization", "Bearer "+noAuthToken)
 	return c.bare(append(b, '}'))
-}
-
-// onlyPost answers other methods on the path of a login (golden scenario 21).
-func onlyPost(w http.ResponseWriter, r *http.Request) error {
-	w.Header().Set("Allow", http.MethodPost)
-	return errMethod(r)
 }

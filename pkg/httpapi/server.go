@@ -121,84 +121,7 @@ func New(opts Options) *Server {
 		s.mux.Handle(pattern, s.instrument(strings.TrimSuffix(pattern, "{$}"), noVersion, h))
 	}
 
-	// Writes of HTTP clients are carried out by the node that keeps the client.
-	const owner = true
-	for _, rt := range []struct {
-		method, path string // no method: any
-		handle       func(*call) error
-		owner        bool
-	}{
-		{"POST", "/v1/ns/instance", s.register, owner},
-		{"DELETE", "/v1/ns/instance", s.deregister, owner},
-		{"PUT", "/v1/ns/instance/beat", s.beat, owner},
-		{"PUT", "/v1/ns/instance", s.update, false},
-		{"PATCH", "/v1/ns/instance", s.patch, false},
-		{"GET", "/v1/ns/instance", s.detail, false},
-		{"GET", "/v1/ns/instance/list", s.list, false},
-		{"POST", "/v1/ns/service", s.createService, false},
-		{"PUT", "/v1/ns/service", s.updateService, false},
-		{"DELETE", "/v1/ns/service", s.removeService, false},
-		{"GET", "/v1/ns/service", s.service, false},
-		{"GET", "/v1/ns/service/list", s.serviceNames, false},
-		{"GET", "/v1/ns/service/selector/types", s.selectorTypes, false},
-		{"PUT", "/v1/ns/cluster", s.putCluster, false},
-		{"PUT", "/v1/ns/health", s.setHealth, false},
-		{"PUT", "/v1/ns/health/instance", s.setHealth, false},
-		{"GET", "/v1/ns/health/checkers", s.checkers, false},
-		{"", "/v1/ns/health/server", s.healthServer, false},
-		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics, false},
-		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics, false},
-		{"POST", "/v1/auth/login", s.login, false},
-		{"POST", "/v1/auth/users/login", s.login, false},
-
-		{"POST", "/v2/ns/instance", s.register, owner},
-		{"DELETE", "/v2/ns/instance", s.deregister, owner},
-		{"PUT", "/v2/ns/instance", s.update, false},
-		{"GET", "/v2/ns/instance", s.detail, false},
-		{"GET", "/v2/ns/instance/list", s.list, false},
-		{"POST", "/v2/ns/service", s.createService, false},
-		{"PUT", "/v2/ns/service", s.updateService, false},
-		{"DELETE", "/v2/ns/service", s.removeService, false},
-		{"GET", "/v2/ns/service", s.service, false},
-		{"GET", "/v2/ns/service/list", s.serviceNames, false},
-		{"PUT", "/v2/ns/health", s.setHealth, false},
-		{"PUT", "/v2/ns/health/instance", s.setHealth, false},
-
-		{"POST", "/v3/client/ns/instance", s.registerOrRenew, owner},
-		{"DELETE", "/v3/client/ns/instance", s.deregister, owner},
-		{"GET", "/v3/client/ns/instance/list", s.hosts, false},
-		{"POST", "/v3/admin/ns/instance", s.register, owner},
-		{"DELETE", "/v3/admin/ns/instance", s.deregister, owner},
-		{"PUT", "/v3/admin/ns/instance", s.update, false},
-		{"PUT", "/v3/admin/ns/instance/partial", s.patch, false},
-		{"GET", "/v3/admin/ns/instance", s.detail, false},
-		{"GET", "/v3/admin/ns/instance/list", s.allHosts, false},
-		{"POST", "/v3/admin/ns/service", s.createService, false},
-		{"PUT", "/v3/admin/ns/service", s.updateService, false},
-		{"DELETE", "/v3/admin/ns/service", s.removeService, false},
-		{"GET", "/v3/admin/ns/service", s.service, false},
-		{"GET", "/v3/admin/ns/service/list", s.serviceViews, false},
-		{"GET", "/v3/admin/ns/service/selector/types", s.selectorTypes, false},
-		{"PUT", "/v3/admin/ns/cluster", s.putCluster, false},
-		{"PUT", "/v3/admin/ns/health/instance", s.setHealth, false},
-		{"GET", "/v3/admin/ns/health/checkers", s.checkers, false},
-		{"POST", "/v3/auth/user/login", s.login, false},
-	} {
-		pattern := strings.TrimSpace(rt.method + " " + opts.ContextPath + rt.path)
-		v := versionOf(rt.path)
-		s.mux.Handle(pattern, s.instrument(pattern, v, s.api(v, rt.handle)))
-		if rt.owner {
-			s.forwardable[rt.method+" "+rt.path] = true
-		}
-	}
-	for _, path := range []string{"/v1/auth/login", "/v1/auth/users/login", "/v3/auth/user/login"} {
-		route(opts.ContextPath+path, onlyPost)
-	}
-	route(opts.ContextPath+"/v1/ns/", noSuchAPI)
-	for _, path := range []string{"/v2/", "/v3/"} {
-		route(opts.ContextPath+path, func(_ http.ResponseWriter, r *http.Request) error { return errNotOffered(r) })
-	}
-
+	s.nacosRoutes(route)
 	s.nativeRoutes(route)
 	route("GET /metrics", s.metricsHandler())
 	route("GET /livez", s.livez)
@@ -237,7 +160,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// the slash of a subtree: no API client expects that.
 	p := r.URL.Path
 	switch strings.TrimPrefix(p, s.opts.ContextPath) {
-	case "/v1/ns", "/v2", "/v3", "/debug/pprof":
+	case "/v1/ns", "/debug/pprof":
 		s.other.ServeHTTP(w, r)
 		return
 	}
@@ -250,31 +173,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func isClean(p string) bool {
 	return p == "/" || p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
-}
-
-// api puts before a handler what all of the Nacos API have in common.
-func (s *Server) api(v version, h func(*call) error) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		if s.opts.Awake != nil {
-			s.opts.Awake()
-		}
-		if ready, reason := s.ready(); !ready && !isForwarded(r) {
-			return errNotReady(reason)
-		}
-		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
-		if err != nil {
-			return err
-		}
-		return h(&call{p, v, w, r})
-	}
-}
-
-// noSuchAPI answers unknown paths and wrong methods below /v1/ns.
-func noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
-	if strings.HasSuffix(r.URL.Path, "/") { // golden scenarios 06, 20
-		return errNotFound
-	}
-	return errNoAPI(r)
 }
 
 // instrument makes a handler an http.Handler: it writes errors as the version

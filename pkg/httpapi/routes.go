@@ -1,0 +1,191 @@
+package httpapi
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A route is an endpoint of the Nacos API.
+type route struct {
+	method string // "": any
+	path   string // below the context path
+	handle func(*call) error
+	as     routeKind
+}
+
+type routeKind uint8
+
+const (
+	// owner: what HTTP clients write is carried out by the node that keeps
+	// the client.
+	owner routeKind = 1 + iota
+	// always: it is answered also while the node is not ready.
+	always
+)
+
+// routes are all endpoints of the Nacos API, by version and then by what they
+// are about (http-api §1). A path that is not here is answered by noSuchAPI,
+// another method of one that is by wrongMethod.
+func (s *Server) routes() []route {
+	return []route{
+		// v1: instances.
+		{"POST", "/v1/ns/instance", s.register, owner},
+		{"DELETE", "/v1/ns/instance", s.deregister, owner},
+		{"PUT", "/v1/ns/instance/beat", s.beat, owner},
+		{"PUT", "/v1/ns/instance", s.update, 0},
+		{"PATCH", "/v1/ns/instance", s.patch, 0},
+		{"GET", "/v1/ns/instance", s.detail, 0},
+		{"GET", "/v1/ns/instance/list", s.list, 0},
+
+		// v1: services.
+		{"POST", "/v1/ns/service", s.createService, 0},
+		{"PUT", "/v1/ns/service", s.updateService, 0},
+		{"DELETE", "/v1/ns/service", s.removeService, 0},
+		{"GET", "/v1/ns/service", s.service, 0},
+		{"GET", "/v1/ns/service/list", s.serviceNames, 0},
+		{"GET", "/v1/ns/service/selector/types", s.selectorTypes, 0},
+
+		// v1: who subscribes.
+
+		// v1: the catalog of the console.
+
+		// v1: clusters and health.
+		{"PUT", "/v1/ns/cluster", s.putCluster, 0},
+		{"PUT", "/v1/ns/health", s.setHealth, 0},
+		{"PUT", "/v1/ns/health/instance", s.setHealth, 0},
+		{"GET", "/v1/ns/health/checkers", s.checkers, 0},
+		{"", "/v1/ns/health/server", s.healthServer, 0},
+
+		// v1: the server, for clients and operators.
+		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics, 0},
+		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics, 0},
+
+		// v1: core.
+
+		// v1: console.
+
+		// v1: accounts.
+		{"POST", "/v1/auth/login", s.login, 0},
+		{"POST", "/v1/auth/users/login", s.login, 0},
+
+		// v2: instances.
+		{"POST", "/v2/ns/instance", s.register, owner},
+		{"DELETE", "/v2/ns/instance", s.deregister, owner},
+		{"PUT", "/v2/ns/instance", s.update, 0},
+		{"GET", "/v2/ns/instance", s.detail, 0},
+		{"GET", "/v2/ns/instance/list", s.list, 0},
+
+		// v2: services.
+		{"POST", "/v2/ns/service", s.createService, 0},
+		{"PUT", "/v2/ns/service", s.updateService, 0},
+		{"DELETE", "/v2/ns/service", s.removeService, 0},
+		{"GET", "/v2/ns/service", s.service, 0},
+		{"GET", "/v2/ns/service/list", s.serviceNames, 0},
+
+		// v2: clients.
+
+		// v2: the catalog of the console.
+
+		// v2: health.
+		{"PUT", "/v2/ns/health", s.setHealth, 0},
+		{"PUT", "/v2/ns/health/instance", s.setHealth, 0},
+
+		// v2: the server, for operators.
+
+		// v2: core and console.
+
+		// v3: clients.
+		{"POST", "/v3/client/ns/instance", s.registerOrRenew, owner},
+		{"DELETE", "/v3/client/ns/instance", s.deregister, owner},
+		{"GET", "/v3/client/ns/instance/list", s.hosts, 0},
+
+		// v3: instances, for operators.
+		{"POST", "/v3/admin/ns/instance", s.register, owner},
+		{"DELETE", "/v3/admin/ns/instance", s.deregister, owner},
+		{"PUT", "/v3/admin/ns/instance", s.update, 0},
+		{"PUT", "/v3/admin/ns/instance/partial", s.patch, 0},
+		{"GET", "/v3/admin/ns/instance", s.detail, 0},
+		{"GET", "/v3/admin/ns/instance/list", s.allHosts, 0},
+
+		// v3: services.
+		{"POST", "/v3/admin/ns/service", s.createService, 0},
+		{"PUT", "/v3/admin/ns/service", s.updateService, 0},
+		{"DELETE", "/v3/admin/ns/service", s.removeService, 0},
+		{"GET", "/v3/admin/ns/service", s.service, 0},
+		{"GET", "/v3/admin/ns/service/list", s.serviceViews, 0},
+		{"GET", "/v3/admin/ns/service/selector/types", s.selectorTypes, 0},
+
+		// v3: clients and who subscribes, for operators.
+
+		// v3: clusters and health.
+		{"PUT", "/v3/admin/ns/cluster", s.putCluster, 0},
+		{"PUT", "/v3/admin/ns/health/instance", s.setHealth, 0},
+		{"GET", "/v3/admin/ns/health/checkers", s.checkers, 0},
+
+		// v3: the server, for operators.
+
+		// v3: core and console.
+
+		// v3: accounts.
+		{"POST", "/v3/auth/user/login", s.login, 0},
+
+		// Without a version.
+	}
+}
+
+// nacosRoutes adds the Nacos API.
+func (s *Server) nacosRoutes(plain func(pattern string, h handler)) {
+	methods := map[string][]string{} // by path
+	for _, rt := range s.routes() {
+		pattern := strings.TrimSpace(rt.method + " " + s.opts.ContextPath + rt.path)
+		v := versionOf(rt.path)
+		s.mux.Handle(pattern, s.instrument(pattern, v, s.api(v, rt)))
+		methods[rt.path] = append(methods[rt.path], rt.method)
+		if rt.as == owner {
+			s.forwardable[rt.method+" "+rt.path] = true
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(methods)) {
+		if !strings.HasPrefix(path, "/v1/ns/") && !slices.Contains(methods[path], "") {
+			plain(s.opts.ContextPath+path, wrongMethod(methods[path]))
+		}
+	}
+	plain(s.opts.ContextPath+"/v1/ns/", noSuchAPI)
+}
+
+// api puts before a handler what all of the Nacos API have in common.
+func (s *Server) api(v version, rt route) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if s.opts.Awake != nil {
+			s.opts.Awake()
+		}
+		if ready, reason := s.ready(); !ready && rt.as != always && !isForwarded(r) {
+			return errNotReady(reason)
+		}
+		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
+		if err != nil {
+			return err
+		}
+		return rt.handle(&call{p, v, w, r})
+	}
+}
+
+// noSuchAPI answers unknown paths and wrong methods below /v1/ns.
+func noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
+	if strings.HasSuffix(r.URL.Path, "/") { // golden scenarios 06, 20
+		return errNotFound
+	}
+	return errNoAPI(r)
+}
+
+// wrongMethod answers the other methods of a path, except below /v1/ns (golden
+// scenario 21).
+func wrongMethod(methods []string) handler {
+	allow := strings.Join(slices.Sorted(slices.Values(methods)), ", ")
+	return func(w http.ResponseWriter, r *http.Request) error {
+		w.Header().Set("Allow", allow)
+		return errMethod(r)
+	}
+}
