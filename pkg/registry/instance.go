@@ -108,6 +108,8 @@ type Override struct {
 	Enabled  *bool
 	Weight   *float64
 	Metadata Metadata // wins key by key
+	// Evicted: readers do not see the instance, whoever registers it.
+	Evicted bool
 	// Sticky: it stays whatever becomes of the instance.
 	Sticky bool
 	// Revision is the index of the log entry that wrote it.

@@ -17,6 +17,9 @@ type Snapshot struct {
 	Version Stamp
 	// Instances is sorted by key and holds each key once, disabled ones too.
 	Instances []*Shown
+	// Evicted are those that would be among Instances if no operator had
+	// evicted them, sorted in the same way. Nil: there are none.
+	Evicted []*Shown
 	Meta      *ServiceMeta // nil: nobody has described the service
 
 	memo memo
