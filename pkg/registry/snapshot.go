@@ -20,7 +20,7 @@ type Snapshot struct {
 	// Evicted are those that would be among Instances if no operator had
 	// evicted them, sorted in the same way. Nil: there are none.
 	Evicted []*Shown
-	Meta      *ServiceMeta // nil: nobody has described the service
+	Meta    *ServiceMeta // nil: nobody has described the service
 
 	memo memo
 	sum  atomic.Uint64 // see Hash; 0: not known yet
