@@ -3,7 +3,10 @@ package raftstore
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
@@ -138,6 +141,70 @@ func (s *Store) EndOverride(ctx context.Context, key registry.ServiceKey, k regi
 	e.Sticky = true
 	return s.do(ctx, &pb.Command{Op: &pb.Command_EndOverrides{EndOverrides: &pb.EndOverrides{Edits: []*pb.EndOverrides_Edit{e}}}},
 		checkService(key), checkKey(k))
+}
+
+// editsAtOnce bounds how many commands of one EditMetadata are under way: enough
+// that they share the writes of the log to disk.
+const editsAtOnce = 64
+
+// EditMetadata changes the metadata that operators set of instances, which need
+// not be there; the rest of the edits stays. change is given what is set of an
+// instance, returns what is to be, and does not write to its argument; what it
+// leaves as it was is not written. Either all edits are valid or nothing is
+// written; after that, an error may leave some of them written.
+//
+// What another node writes of the same instances at the same time may be lost:
+// change sees what this node knows.
+func (s *Store) EditMetadata(ctx context.Context, key registry.ServiceKey, instances []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error {
+	select {
+	case s.editing <- struct{}{}:
+		defer func() { <-s.editing }()
+	case <-ctx.Done():
+		return fmt.Errorf("%w: earlier edits are still under way", ErrNoLeader)
+	}
+	type edit struct {
+		of registry.InstanceKey
+		is registry.Override
+	}
+	var edits []edit
+	for _, k := range instances {
+		was, _ := s.Override(key, k)
+		is := registry.Override{Metadata: append(registry.Metadata{}, change(was.Metadata)...)} // not nil
+		if slices.Equal(is.Metadata, was.Metadata) {
+			continue
+		}
+		if err := checkOverride(k, &is); err != nil {
+			return refusal(invalid(err))
+		}
+		edits = append(edits, edit{k, is})
+	}
+	var wg sync.WaitGroup
+	var next, done atomic.Int64
+	var failure atomic.Pointer[error] // the first
+	for range min(editsAtOnce, len(edits)) {
+		wg.Go(func() {
+			for failure.Load() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= len(edits) {
+					return
+				}
+				if err := s.PutOverride(ctx, key, edits[n].of, edits[n].is, true); err != nil {
+					failure.CompareAndSwap(nil, &err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	switch err := failure.Load(); {
+	case err == nil:
+		return nil
+	case done.Load() > 0: // whatever the reason, it is not true that nothing was written
+		return fmt.Errorf("%w: %d of %d instances were edited: %v", ErrUnknownOutcome, done.Load(), len(edits), *err)
+	default:
+		return *err
+	}
 }
 
 func editMessage(e registry.Edit) *pb.EndOverrides_Edit {

@@ -348,6 +348,13 @@ func (r *Registry) ServicesIn(namespace string) []ServiceKey {
 	return keys
 }
 
+// Namespaces returns how many services each namespace has, of those that have
+// any; the same as Services gives. The map belongs to the caller.
+func (r *Registry) Namespaces() map[string]int { return r.names.namespaces() }
+
+// Groups returns the groups of a namespace that have services, sorted.
+func (r *Registry) Groups(namespace string) []string { return r.names.groupsOf(namespace) }
+
 type groupKey struct{ namespace, group string }
 
 // A nameIndex lists the services of a group, sorted: paging over it shows
@@ -398,6 +405,16 @@ func (x *nameIndex) list(g groupKey) []string {
 		slices.Sort(set.sorted)
 	}
 	return set.sorted
+}
+
+func (x *nameIndex) namespaces() map[string]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	services := map[string]int{}
+	for g, set := range x.groups {
+		services[g.namespace] += len(set.names)
+	}
+	return services
 }
 
 func (x *nameIndex) groupsOf(namespace string) (groups []string) {
