@@ -12,6 +12,11 @@ import (
 // Service, group and namespace come from the request, never from the body
 // (cases C07). Cluster does not take part in finding the instance.
 func (s *Server) beat(c *call) error {
+	if c.version == v2 { // golden scenario 30
+		if err := c.wantGrouped(); err != nil {
+			return err
+		}
+	}
 	key, err := c.service()
 	if err != nil {
 		return err

@@ -37,6 +37,8 @@ type call struct {
 	version version
 	w       http.ResponseWriter
 	r       *http.Request
+
+	bareOK bool // the success of this write is that of v1
 }
 
 // Around the answers of v2 and v3 (http-api §3.6).
@@ -47,7 +49,7 @@ const (
 
 // ok is the success of a write: in v1 exactly "ok" (http-api §15 no. 9).
 func (c *call) ok() error {
-	if c.version == v1 {
+	if c.version == v1 || c.bareOK {
 		writeText(c.w, c.r, http.StatusOK, "ok")
 		return nil
 	}

@@ -21,6 +21,10 @@ type Durable interface {
 	// it was.
 	PutOverride(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error
 
+	// EditMetadata changes the metadata in the edits of several instances of a
+	// service: change makes of what is set now what is to be.
+	EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error
+
 	CreateService(context.Context, registry.ServiceKey, *registry.ServiceMeta) error
 	// UpdateService keeps the kind and the clusters of a service that is
 	// described already.

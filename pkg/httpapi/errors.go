@@ -81,7 +81,9 @@ func javaType(param string) string {
 	switch param {
 	case "port", "checkPort":
 		return "Integer"
-	case "healthy", "useInstancePort4Check":
+	case "weight":
+		return "Double"
+	case "healthy", "enabled", "useInstancePort4Check":
 		return "Boolean"
 	}
 	return "String"
@@ -121,6 +123,10 @@ func errMetadata(value string, code int) error {
 
 func errSelector(err error) error {
 	return &apiError{status: http.StatusBadRequest, text: err.Error(), code: codeSelector}
+}
+
+func errExpression(err error) error {
+	return &apiError{status: http.StatusBadRequest, text: "Param 'expr' is illegal, it should be a regular expression: " + clip(err.Error()), code: codeParam}
 }
 
 // errName is a refusal of the filter that splits group@@name.
@@ -288,6 +294,8 @@ var (
 	errNotRegistered = &apiError{status: http.StatusOK, code: codeInstanceUnknown}
 	errNoGroup       = errName("groupName can't be empty")
 	errNotGrouped    = errName("it should be format as 'groupName@@serviceName'")
+	// errNameNotGrouped is what handlers say that take no other name.
+	errNameNotGrouped = &apiError{status: http.StatusBadRequest, text: "Param 'serviceName' is illegal, it should be format as 'groupName@@serviceName'", code: codeParam}
 
 	errTooMany   = &apiError{status: http.StatusBadRequest, text: "request has too many parameters"}
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,6 +159,31 @@ func (s *Server) patch(c *call) error {
 	return s.edit(c, key, at, edit, true)
 }
 
+// patchV2 serves PATCH instance of v2, which nobody brought up to that version:
+// all attributes must be given, the name grouped, and the answer is that of v1
+// (golden scenario 30).
+func (s *Server) patchV2(c *call) error {
+	for _, name := range []string{"weight", "enabled", "metadata"} {
+		if c.get(name) == "" {
+			return errMissingDeclared(name)
+		}
+	}
+	if err := c.wantGrouped(); err != nil {
+		return err
+	}
+	c.bareOK = true
+	return s.patch(c)
+}
+
+// wantGrouped refuses a name without its group; that there is none is not its
+// business.
+func (c *call) wantGrouped() error {
+	if name := c.get("serviceName"); name != "" && !strings.Contains(name, "@@") {
+		return errNameNotGrouped
+	}
+	return nil
+}
+
 func (s *Server) edit(c *call, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error {
 	if _, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.PutOverride(ctx, key, at, edit, merge) }); err != nil {
 		return err
@@ -254,40 +280,78 @@ func (s *Server) find(key registry.ServiceKey, at registry.InstanceKey) (*regist
 	return h, nil
 }
 
-// list serves GET instance/list of v1 and v2 (http-api §5.6, §7.1). udpPort is
-// accepted, but no push over UDP is offered: its clients poll as well (cases
-// C24).
-func (s *Server) list(c *call) error {
-	key, err := c.service()
+// statuses serves instance/statuses with any method: who is there and healthy,
+// disabled ones too (http-api §5.8, §7.1). v2 has the key in its path.
+func (s *Server) statuses(c *call) error {
+	name := c.get("key")
+	if c.version == v2 {
+		name = strings.TrimSpace(strings.ToValidUTF8(c.r.PathValue("key"), "\uFFFD"))
+	}
+	if name == "" {
+		return errMissingDeclared("key")
+	}
+	namespace := ""
+	if before, after, found := strings.Cut(name, "##"); found {
+		namespace, name = before, after
+	}
+	if !strings.Contains(name, "@@") {
+		return errNameNotGrouped
+	}
+	key, err := params{"namespaceId": namespace, "serviceName": name}.service()
 	if err != nil {
 		return err
 	}
-	clusters, udp := c.raw("clusters", "clusterName", "cluster"), c.get("udpPort") // C# sends clusterName
-	if c.version == v2 {
-		clusters, udp = c.raw("clusterName"), c.get("port")
-	}
-	if err := nacos.CheckClusters(clusters); err != nil {
-		return errParam(err)
-	}
-	if key.Name == "" {
-		return errMissing("serviceName")
-	}
-	if udp != "" {
-		if _, err := strconv.ParseInt(udp, 10, 32); err != nil {
-			return errNumber(udp)
-		}
-	}
-	healthyOnly, err := c.healthyOnly()
+	return c.bare(nacos.AppendStatuses(nil, s.opts.Registry.Snapshot(key).Instances))
+}
+
+// list serves GET instance/list of v1 and v2 (http-api §5.6, §7.1).
+func (s *Server) list(c *call) error {
+	key, f, err := c.asked()
 	if err != nil {
 		return err
 	}
 	snap, lastRefTime := s.opts.Registry.Serve(key)
 	info := nacos.ServiceInfo{
-		Name: key.Grouped(), Group: key.Group, Clusters: &clusters, LastRefTime: lastRefTime,
-		Hosts: snap.Encode(registry.Filter{Clusters: clusters, HealthyOnly: healthyOnly}, nacos.EncodeHosts).Bytes,
+		Name: key.Grouped(), Group: key.Group, Clusters: &f.Clusters, LastRefTime: lastRefTime,
+		Hosts: snap.Encode(f, nacos.EncodeHosts).Bytes,
 	}
 	return c.answer(info.Chunks())
 }
+
+// asked reads what a list of v1 or v2 is asked for.
+func (c *call) asked() (key registry.ServiceKey, f registry.Filter, err error) {
+	if key, err = c.service(); err != nil {
+		return
+	}
+	udp := ""
+	f.Clusters, udp = c.raw("clusters", "clusterName", "cluster"), c.get("udpPort") // C# sends clusterName
+	if c.version == v2 {
+		f.Clusters, udp = c.raw("clusterName"), c.get("port")
+	}
+	if err := nacos.CheckClusters(f.Clusters); err != nil {
+		return key, f, errParam(err)
+	}
+	if key.Name == "" {
+		return key, f, errMissing("serviceName")
+	}
+	if udp != "" {
+		port, err := strconv.ParseInt(udp, 10, 32)
+		if err != nil {
+			return key, f, errNumber(udp)
+		}
+		if port > 0 {
+			c.w.Header().Set(pushHeader, pollInstead)
+		}
+	}
+	f.HealthyOnly, err = c.healthyOnly()
+	return key, f, err
+}
+
+// A client of 1.x that asks for a push over UDP is told that there is none. It
+// polls in any case, as often as cacheMillis says (cases C24).
+const pushHeader = "Starling-Push"
+
+var pollInstead = fmt.Sprintf("none; poll every %d s", nacos.CacheMillis/1000)
 
 // healthyOnly is true in v1 for that word alone: Python and C# write it True.
 func (c *call) healthyOnly() (bool, error) {

@@ -138,3 +138,59 @@ func TestOperatorsOfV3(t *testing.T) { // golden scenario 42
 		done("DELETE "+in+"?ip=10.1.1.2&port=80&serviceName=a", ""),
 	})
 }
+
+func TestStatuses(t *testing.T) { // golden scenarios 07, 30
+	const notGrouped = "Param 'serviceName' is illegal, it should be format as 'groupName@@serviceName'"
+	const both = `{"ips":["10.1.1.1:80_true","10.1.1.2:80_false","10.1.1.3:80_true"]}`
+	const v2Path = "/v2/ns/instance/statuses/"
+	newFixture(t).play(t, []step{
+		ok("POST instance?serviceName=a/b&groupName=g&ip=10.1.1.1&port=80"),
+		ok("POST instance?serviceName=a/b&groupName=g&ip=10.1.1.2&port=80&healthy=false&clusterName=c2"),
+		ok("POST instance?serviceName=a/b&groupName=g&ip=10.1.1.3&port=80&enabled=false"),
+		ok("POST instance?serviceName=a/b&groupName=g&namespaceId=n&ip=10.1.1.4&port=80"),
+		{"GET instance/statuses?key=g@@a/b", "", "", 200, js, both},
+		{"POST instance/statuses", "key=public%23%23g@@a/b", "", 200, js, both},
+		{"GET instance/statuses?key=n%23%23g@@a/b", "", "", 200, js, `{"ips":["10.1.1.4:80_true"]}`},
+		{"GET instance/statuses?key=g@@none", "", "", 200, js, `{"ips":[]}`},
+		{"GET instance/statuses?key=a", "", "", 400, text, notGrouped},
+		{"GET instance/statuses?key=n%23%23a", "", "", 400, text, notGrouped},
+		{"GET instance/statuses?key=g@@a%20b", "", "", 400, "", "Param 'serviceName' is illegal, illegal characters should not appear in the param." + crlf},
+		{"GET instance/statuses?key=n/n%23%23g@@a", "", "", 400, "", "Param 'namespaceId/tenant' is illegal, illegal characters should not appear in the param." + crlf},
+		{"GET instance/statuses", "", "", 400, text, "Parameter 'key' is missing"},
+		{"GET " + v2Path + "g@@a%2Fb", "", "", 200, js, both},
+		{"PUT " + v2Path + "n%23%23g%40%40a%2fb", "", "", 200, js, `{"ips":["10.1.1.4:80_true"]}`},
+		failed("GET "+v2Path+"a", "", 20002, "parameter validate error", notGrouped),
+		{"GET " + v2Path + "g@@a/b", "", "", 404, js, springError(404, "Not Found", "No message available", "/nacos"+v2Path+"g@@a/b")},
+	})
+}
+
+func TestPatchAndBeatV2(t *testing.T) { // golden scenario 30
+	const in, at = "/v2/ns/instance", "ip=10.1.1.1&port=8080&serviceName=DEFAULT_GROUP@@a"
+	const notGrouped = "Param 'serviceName' is illegal, it should be format as 'groupName@@serviceName'"
+	const renewed, unknown = `{"clientBeatInterval":5000,"code":10200,"lightBeatEnabled":true}`, `{"clientBeatInterval":5000,"code":20404,"lightBeatEnabled":true}`
+	declared := func(param, typ string) string {
+		return "Required request parameter '" + param + "' for method parameter type " + typ + " is not present"
+	}
+	one := func(weight, md string) string {
+		return withMetadata(host("10.1.1.1", 8080, "DEFAULT", "DEFAULT_GROUP@@a", weight), md)
+	}
+	newFixture(t).play(t, []step{
+		done("POST "+in, "ip=10.1.1.1&port=8080&serviceName=a"),
+		{"PATCH " + in + "?enabled=true&metadata=c=3&weight=4&" + at, "", "", 200, text, "ok"},
+		{"GET " + in + "/list?serviceName=a", "", "", 200, js, result(0, "success", list("DEFAULT_GROUP", "a", "", one("4.0", `{"c":"3"}`)))},
+		failed("PATCH "+in+"?enabled=true&metadata=c=3&weight=4&ip=10.1.1.1&port=8080&serviceName=a", "", 20002, "parameter validate error", notGrouped),
+		failed("PATCH "+in+"?metadata=c=3&weight=4&"+at, "", 10000, "parameter missing", declared("enabled", "Boolean")),
+		failed("PATCH "+in+"?enabled=true&metadata=c=3&"+at, "", 10000, "parameter missing", declared("weight", "Double")),
+		failed("PATCH "+in+"?enabled=true&weight=4&"+at, "", 10000, "parameter missing", declared("metadata", "String")),
+		failed("PATCH "+in+"?enabled=maybe&metadata=c=3&weight=4&"+at, "", 20002, "parameter validate error", "Param 'enabled' is illegal, it should be true or false: maybe"),
+		{"PATCH " + in + "?enabled=true&metadata=c=3&weight=4&cluster=c9&" + at, "", "", 404, js, result(20004, "resource not found", `"no matched ip found!"`)},
+		{"PUT " + in + "/beat?" + at, "", "", 200, js, renewed},
+		{"PUT " + in + "/beat?ip=10.1.1.9&port=8080&serviceName=DEFAULT_GROUP@@a", "", "", 200, js, unknown},
+		failed("PUT "+in+"/beat?ip=10.1.1.1&port=8080&serviceName=a", "", 20002, "parameter validate error", notGrouped),
+		failed("PUT "+in+"/beat?ip=10.1.1.1&port=8080", "", 10000, "parameter missing", "Required parameter 'serviceName' type String is not present"),
+		// PHP asks v3 for it, with a bare name.
+		{"PUT /v3/admin/ns/instance/beat", "ip=10.1.1.1&port=8080&serviceName=a", "", 200, js, renewed},
+		{"PUT /v3/admin/ns/instance/beat", `serviceName=b&groupName=g&beat={"ip":"10.1.1.2","port":80}`, "", 200, js, renewed},
+		{"GET /v3/client/ns/instance/list?serviceName=b&groupName=g", "", "", 200, js, result(0, "success", "["+host("10.1.1.2", 80, "DEFAULT", "g@@b", "1.0")+"]")},
+	})
+}

@@ -136,6 +136,18 @@ func (m *memLog) PutOverride(_ context.Context, key registry.ServiceKey, k regis
 	})
 }
 
+func (m *memLog) EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error {
+	for _, k := range at {
+		m.mu.Lock()
+		was := m.edits[key][k].Metadata
+		m.mu.Unlock()
+		if err := m.PutOverride(ctx, key, k, registry.Override{Metadata: append(registry.Metadata{}, change(was)...)}, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (m *memLog) end(e registry.Edit) {
 	_ = m.change(func() (registry.Change, error) {
 		if m.edits[e.Service][e.InstanceKey].Revision != e.Revision {

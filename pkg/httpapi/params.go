@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -191,6 +192,15 @@ func (c *call) metadata(code int) (nacos.Metadata, error) {
 		return nil, errParam(err)
 	}
 	return m, nil
+}
+
+// namespace reads the namespace of a request that names no service.
+func (p params) namespace() (string, error) {
+	id := p.raw("namespaceId")
+	if err := nacos.CheckService(id, "", ""); err != nil {
+		return "", errParam(err)
+	}
+	return cmp.Or(id, registry.DefaultNamespace), nil
 }
 
 // service reads the name of a service: group@@name, whose group wins, or a

@@ -38,6 +38,11 @@ func (s *Server) routes() []route {
 		{"PATCH", "/v1/ns/instance", s.patch, 0},
 		{"GET", "/v1/ns/instance", s.detail, 0},
 		{"GET", "/v1/ns/instance/list", s.list, 0},
+		{"", "/v1/ns/instance/statuses", s.statuses, 0},
+		{"PUT", "/v1/ns/instance/metadata/batch", s.putMetadata, 0},
+		{"DELETE", "/v1/ns/instance/metadata/batch", s.removeMetadata, 0},
+		{"", "/v1/ns/api/allDomNames", s.domains, 0}, // of 1.x, for CoreDNS
+		{"", "/v1/ns/api/srvIPXT", s.domain, 0},
 
 		// v1: services.
 		{"POST", "/v1/ns/service", s.createService, 0},
@@ -46,10 +51,14 @@ func (s *Server) routes() []route {
 		{"GET", "/v1/ns/service", s.service, 0},
 		{"GET", "/v1/ns/service/list", s.serviceNames, 0},
 		{"GET", "/v1/ns/service/selector/types", s.selectorTypes, 0},
+		{"", "/v1/ns/service/names", s.searchNames, 0},
 
 		// v1: who subscribes.
 
 		// v1: the catalog of the console.
+		{"GET", "/v1/ns/catalog/service", s.catalogService, 0},
+		{"GET", "/v1/ns/catalog/services", s.catalogServices, 0},
+		{"", "/v1/ns/catalog/instances", s.catalogInstances, 0},
 
 		// v1: clusters and health.
 		{"PUT", "/v1/ns/cluster", s.putCluster, 0},
@@ -76,6 +85,11 @@ func (s *Server) routes() []route {
 		{"PUT", "/v2/ns/instance", s.update, 0},
 		{"GET", "/v2/ns/instance", s.detail, 0},
 		{"GET", "/v2/ns/instance/list", s.list, 0},
+		{"PATCH", "/v2/ns/instance", s.patchV2, 0},
+		{"PUT", "/v2/ns/instance/beat", s.beat, owner},
+		{"", "/v2/ns/instance/statuses/{key}", s.statuses, 0},
+		{"PUT", "/v2/ns/instance/metadata/batch", s.putMetadata, 0},
+		{"DELETE", "/v2/ns/instance/metadata/batch", s.removeMetadata, 0},
 
 		// v2: services.
 		{"POST", "/v2/ns/service", s.createService, 0},
@@ -87,6 +101,7 @@ func (s *Server) routes() []route {
 		// v2: clients.
 
 		// v2: the catalog of the console.
+		{"", "/v2/ns/catalog/instances", s.catalogInstancesV2, 0},
 
 		// v2: health.
 		{"PUT", "/v2/ns/health", s.setHealth, 0},
@@ -108,6 +123,9 @@ func (s *Server) routes() []route {
 		{"PUT", "/v3/admin/ns/instance/partial", s.patch, 0},
 		{"GET", "/v3/admin/ns/instance", s.detail, 0},
 		{"GET", "/v3/admin/ns/instance/list", s.allHosts, 0},
+		{"PUT", "/v3/admin/ns/instance/metadata/batch", s.putMetadata, 0},
+		{"DELETE", "/v3/admin/ns/instance/metadata/batch", s.removeMetadata, 0},
+		{"PUT", "/v3/admin/ns/instance/beat", s.beat, owner}, // of no Nacos, but PHP asks for it
 
 		// v3: services.
 		{"POST", "/v3/admin/ns/service", s.createService, 0},
@@ -168,7 +186,7 @@ func (s *Server) api(v version, rt route) handler {
 		if err != nil {
 			return err
 		}
-		return rt.handle(&call{p, v, w, r})
+		return rt.handle(&call{params: p, version: v, w: w, r: r})
 	}
 }
 

@@ -27,6 +27,7 @@ type Registry interface {
 	Kind(registry.ServiceKey) registry.ServiceKind
 	Services(namespace, group string) []string
 	ServicesIn(namespace string) []registry.ServiceKey
+	Namespaces() map[string]int
 }
 
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.

@@ -4,11 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
@@ -212,12 +217,9 @@ func (s *Server) selectorTypes(c *call) error {
 // serviceViews serves GET service/list of v3: the services of a namespace whose
 // name and group contain the given texts, with counts or with their instances.
 func (s *Server) serviceViews(c *call) error {
-	if err := nacos.CheckService(c.raw("namespaceId"), "", ""); err != nil {
-		return errParam(err)
-	}
-	namespace := c.raw("namespaceId")
-	if namespace == "" {
-		namespace = registry.DefaultNamespace
+	namespace, err := c.namespace()
+	if err != nil {
+		return err
 	}
 	number, size, err := c.page(100)
 	if err != nil {
@@ -231,10 +233,7 @@ func (s *Server) serviceViews(c *call) error {
 	if err != nil {
 		return err
 	}
-	name, group := c.get("serviceNameParam"), c.get("groupNameParam")
-	keys := slices.DeleteFunc(s.opts.Registry.ServicesIn(namespace), func(k registry.ServiceKey) bool {
-		return !strings.Contains(k.Name, name) || !strings.Contains(k.Group, group) || skipEmpty && len(s.opts.Registry.Snapshot(k).Instances) == 0
-	})
+	keys := s.servicesLike(namespace, c.get("serviceNameParam"), c.get("groupNameParam"), skipEmpty)
 	page := nacos.ListPage{Total: len(keys), Number: number, Available: (len(keys) + size - 1) / size, Items: []any{}}
 	for _, k := range nacos.Page(keys, number, size) {
 		snap := s.opts.Registry.Snapshot(k)
@@ -256,6 +255,85 @@ func (s *Server) serviceViews(c *call) error {
 	return c.answer(b)
 }
 
+// servicesLike are the services of a namespace whose name and group contain the
+// given texts.
+func (s *Server) servicesLike(namespace, name, group string, skipEmpty bool) []registry.ServiceKey {
+	return slices.DeleteFunc(s.opts.Registry.ServicesIn(namespace), func(k registry.ServiceKey) bool {
+		return !strings.Contains(k.Name, name) || !strings.Contains(k.Group, group) || skipEmpty && len(s.opts.Registry.Snapshot(k).Instances) == 0
+	})
+}
+
+// searchNames serves service/names of v1, with any method: the services of a
+// namespace, or of all, whose grouped name an expression is found in. Nacos
+// since 2.2 has the names under a key that a slip gave them, before it was
+// services: both are there.
+func (s *Server) searchNames(c *call) error {
+	if err := nacos.CheckService(c.raw("namespaceId"), "", ""); err != nil {
+		return errParam(err)
+	}
+	expr, err := parseExpression(c.get("expr"))
+	if err != nil {
+		return errExpression(err)
+	}
+	spaces := []string{c.raw("namespaceId")}
+	if spaces[0] == "" {
+		spaces = slices.Sorted(maps.Keys(s.opts.Registry.Namespaces()))
+	}
+	ctx, cancel := context.WithTimeout(c.r.Context(), searchLimit)
+	defer cancel()
+	count, found := 0, make(map[string][]string, len(spaces))
+	for _, namespace := range spaces {
+		names := []string{}
+		for _, k := range s.opts.Registry.ServicesIn(namespace) {
+			if ctx.Err() != nil {
+				return errExpression(errors.New("the search takes too long"))
+			}
+			if name := k.Grouped(); expr.MatchString(name) {
+				names = append(names, name)
+			}
+		}
+		found[namespace] = names
+		count += len(names)
+	}
+	services, err := json.Marshal(found)
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(map[string]any{"META-INF/services": json.RawMessage(services), "services": json.RawMessage(services), "count": count})
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// Bounds of an expression. Matching takes time in proportion to its steps and
+// to the length of what is searched, never more; {n} makes many steps of few
+// characters.
+const (
+	maxExpression = 256
+	maxSteps      = 300
+	// searchLimit is for all names together.
+	searchLimit = 3 * time.Second
+)
+
+func parseExpression(expr string) (*regexp.Regexp, error) {
+	if len(expr) > maxExpression {
+		return nil, fmt.Errorf("it is longer than %d bytes", maxExpression)
+	}
+	tree, err := syntax.Parse(expr, syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	prog, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return nil, err
+	}
+	if len(prog.Inst) > maxSteps {
+		return nil, errors.New("it repeats too much")
+	}
+	return regexp.Compile(expr)
+}
+
 func view(snap *registry.Snapshot) nacos.ServiceView {
 	v := nacos.ServiceView{Name: snap.Service.Name, Group: snap.Service.Group, Clusters: len(clustersOf(snap.Instances)), Instances: len(snap.Instances)}
 	for _, h := range snap.Instances {
@@ -272,7 +350,8 @@ func view(snap *registry.Snapshot) nacos.ServiceView {
 }
 
 // page reads which page of a list is wanted. v1 has no default, and takes what
-// is no number for 0; in v1 and v2 a page of size 0 is empty.
+// is no number for 0, as it does one that Java's int does not hold; in v1 and v2
+// a page of size 0 is empty.
 func (c *call) page(defaultSize int) (number, size int, err error) {
 	n := [2]int{1, defaultSize}
 	for i, name := range []string{"pageNo", "pageSize"} {
@@ -283,12 +362,16 @@ func (c *call) page(defaultSize int) (number, size int, err error) {
 			}
 			continue
 		}
-		if n[i], err = strconv.Atoi(s); err != nil && c.version != v1 {
+		is, err := strconv.ParseInt(s, 10, 32)
+		switch {
+		case err != nil && c.version != v1:
 			return 0, 0, errNumber(s)
+		case err != nil:
+			is = 0
+		case is < 1 && c.version == v3:
+			return 0, 0, errPage(name, int(is))
 		}
-		if n[i] < 1 && c.version == v3 {
-			return 0, 0, errPage(name, n[i])
-		}
+		n[i] = int(is)
 	}
 	return n[0], n[1], nil
 }

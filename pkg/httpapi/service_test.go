@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -147,3 +149,40 @@ func TestServicesV3(t *testing.T) { // golden scenarios 43, 72
 }
 
 func sick(host string) string { return strings.Replace(host, `"healthy":true`, `"healthy":false`, 1) }
+
+func TestNames(t *testing.T) { // http-api §5.9
+	f := newFixture(t)
+	found := func(query string, count int, names string) step {
+		return step{"GET service/names" + query, "", "", 200, js, fmt.Sprintf(`{"META-INF/services":%s,"services":%s,"count":%d}`, names, names, count)}
+	}
+	bad := func(expr, why string) step {
+		return step{"GET service/names?expr=" + expr, "", "", 400, text, "Param 'expr' is illegal, it should be a regular expression: " + why}
+	}
+	f.play(t, []step{
+		found("", 0, "{}"),
+		ok("POST service?serviceName=order-a"),
+		ok("POST service?serviceName=order-b&groupName=g"),
+		ok("POST service?serviceName=pay&namespaceId=n"),
+		found("", 3, `{"n":["DEFAULT_GROUP@@pay"],"public":["DEFAULT_GROUP@@order-a","g@@order-b"]}`),
+		found("?namespaceId=n", 1, `{"n":["DEFAULT_GROUP@@pay"]}`),
+		found("?namespaceId=none", 0, `{"none":[]}`),
+		found("?expr=order", 2, `{"n":[],"public":["DEFAULT_GROUP@@order-a","g@@order-b"]}`),
+		found("?expr=^g@@.*b$", 1, `{"n":[],"public":["g@@order-b"]}`),
+		found("?expr=p(a|x)y&namespaceId=n", 1, `{"n":["DEFAULT_GROUP@@pay"]}`),
+		{"POST service/names", "expr=a$&namespaceId=public", "", 200, js, `{"META-INF/services":{"public":["DEFAULT_GROUP@@order-a"]},"services":{"public":["DEFAULT_GROUP@@order-a"]},"count":1}`},
+		bad("a(", "error parsing regexp: missing closing ): `a(`"),
+		bad("(?=a)", "error parsing regexp: invalid or unsupported Perl syntax: `(?=`"),
+		bad(strings.Repeat("a", 257), "it is longer than 256 bytes"),
+		bad("(.{30}){30}", "it repeats too much"),
+		bad("(a{999}){999}", "error parsing regexp: invalid repeat count: `{999}`"),
+		{"GET service/names?namespaceId=a/b", "", "", 400, "", "Param 'namespaceId/tenant' is illegal, illegal characters should not appear in the param." + crlf},
+	})
+	// Who has gone, or takes too long, does not keep the server busy.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := httptest.NewRecorder()
+	f.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/nacos/v1/ns/service/names", nil))
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "takes too long") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}

@@ -273,6 +273,65 @@ func (s *Service) EncodeV3Hosts(hosts []*registry.Shown) ([]byte, error) {
 	return json.Marshal(d)
 }
 
+// EncodeCatalog is what the catalog of v1 tells of a service.
+func (s *Service) EncodeCatalog() ([]byte, error) {
+	type service struct {
+		Name      string          `json:"name"`
+		Group     string          `json:"groupName"`
+		Threshold double          `json:"protectThreshold"`
+		Selector  selectorJSON    `json:"selector"`
+		Metadata  json.RawMessage `json:"metadata"`
+	}
+	type cluster struct {
+		Service         string          `json:"serviceName"`
+		Name            string          `json:"name"`
+		Checker         *checkerJSON    `json:"healthChecker"`
+		Port            int             `json:"defaultPort"`
+		CheckPort       int             `json:"defaultCheckPort"`
+		UseInstancePort bool            `json:"useIpPort4Check"`
+		Metadata        json.RawMessage `json:"metadata"`
+	}
+	m := s.meta()
+	clusters := make([]cluster, len(s.Clusters))
+	for i, name := range s.Clusters {
+		c := m.Cluster(name)
+		clusters[i] = cluster{s.Key.Grouped(), name, checkerOf(c.Checker), 80, c.CheckPort, c.UseInstancePort, metadataOf(c.Metadata)}
+	}
+	return json.Marshal(struct {
+		Service  service   `json:"service"`
+		Clusters []cluster `json:"clusters"`
+	}{service{s.Key.Name, s.Key.Group, double(m.ProtectThreshold), selectorOf(m.Selector), metadataOf(m.Metadata)}, clusters})
+}
+
+// EncodeCatalogHosts is a line in the list of the catalog of v1 with instances
+// (http-api §5.10).
+func (s *Service) EncodeCatalogHosts(hosts []*registry.Shown) ([]byte, error) {
+	type host struct {
+		Valid    bool            `json:"valid"`
+		Metadata json.RawMessage `json:"metadata"`
+		Port     int             `json:"port"`
+		IP       string          `json:"ip"`
+		Weight   double          `json:"weight"`
+		Enabled  bool            `json:"enabled"`
+	}
+	d := s.detail()
+	d.Namespace = s.Key.Namespace
+	for name, c := range d.Clusters {
+		in := []host{}
+		for _, h := range hosts {
+			if h.Cluster == name {
+				in = append(in, host{h.Healthy, metadataOf(h.Metadata), h.Port, h.IP, double(h.Weight), h.Enabled})
+			}
+		}
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		c.Hosts, c.CheckPort, c.UseInstancePort = b, nil, nil
+	}
+	return json.Marshal(d)
+}
+
 // AppendInstance appends one instance as it is: no protection hides its health.
 func AppendInstance(b []byte, i *registry.Instance, grouped string) []byte {
 	return appendHost(b, i, grouped, false)

@@ -124,3 +124,100 @@ func AppendDetail(b []byte, serviceKey string, i *registry.Instance, grouped str
 func (s *ServiceInfo) Chunks() (head, shared, tail []byte) {
 	return []byte{'{'}, s.Hosts, s.appendRest(nil)
 }
+
+// ErrBadInstances says that a list of instances is none.
+const ErrBadInstances = ParamError("Param 'instances' is illegal, it should be a JSON array of objects with ip and port.")
+
+// ParseInstances reads the instances that a request to edit several names.
+// Nothing names none.
+func ParseInstances(s string) (map[registry.InstanceKey]bool, error) {
+	if Blank(s) {
+		return nil, nil
+	}
+	var raw []struct {
+		IP      string          `json:"ip"`
+		Port    json.RawMessage `json:"port"`
+		Cluster string          `json:"clusterName"`
+	}
+	if json.Unmarshal([]byte(s), &raw) != nil {
+		return nil, ErrBadInstances
+	}
+	named := make(map[registry.InstanceKey]bool, len(raw))
+	for _, r := range raw {
+		k := registry.InstanceKey{IP: r.IP, Cluster: r.Cluster}
+		if Blank(k.IP) || len(r.Port) == 0 {
+			return nil, ErrBadInstances
+		}
+		var err error
+		if k.Port, err = strconv.Atoi(unquoted(r.Port)); err != nil {
+			return nil, badPort
+		}
+		if err := CheckInstance(&Instance{IP: k.IP, Port: k.Port, ClusterName: k.Cluster}); err != nil {
+			return nil, err
+		}
+		if Blank(k.Cluster) {
+			k.Cluster = registry.DefaultCluster
+		}
+		named[k] = true
+	}
+	return named, nil
+}
+
+// AppendUpdated names the instances that such a request has edited. The third
+// part of a name is the site, which nobody has.
+func AppendUpdated(b []byte, hosts []*registry.Shown) []byte {
+	b = append(b, `{"updated":[`...)
+	for i, h := range hosts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		kind := ":ephemeral"
+		if h.Persistent {
+			kind = ":persist"
+		}
+		b = AppendString(b, h.IP+":"+strconv.Itoa(h.Port)+":unknown:"+h.Cluster+kind)
+	}
+	return append(b, "]}"...)
+}
+
+// AppendStatuses appends who is there and whether healthy.
+func AppendStatuses(b []byte, hosts []*registry.Shown) []byte {
+	b = append(b, `{"ips":[`...)
+	for i, h := range hosts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendString(b, h.IP+":"+strconv.Itoa(h.Port)+"_"+strconv.FormatBool(h.Healthy))
+	}
+	return append(b, "]}"...)
+}
+
+// AppendDomain appends a service as 1.x listed it: beside what later versions
+// have, dom and some constants, and valid and marked of each host. Nobody but
+// CoreDNS reads those, so they are not in the bytes that all others share.
+func AppendDomain(b []byte, s *registry.Snapshot, f registry.Filter, lastRefTime int64) []byte {
+	hosts, protected := s.Select(f)
+	grouped := s.Service.Grouped()
+	b = AppendString(append(b, `{"dom":`...), s.Service.Name)
+	b = AppendString(append(b, `,"name":`...), grouped)
+	b = AppendString(append(b, `,"groupName":`...), s.Service.Group)
+	b = AppendString(append(b, `,"clusters":`...), f.Clusters)
+	b = strconv.AppendInt(append(b, `,"cacheMillis":`...), CacheMillis, 10)
+	b = strconv.AppendInt(append(b, `,"lastRefTime":`...), lastRefTime, 10)
+	var md registry.Metadata
+	if s.Meta != nil {
+		md = s.Meta.Metadata
+	}
+	b = AppendMetadata(append(b, `,"checksum":"","useSpecifiedURL":false,"env":"","metadata":`...), md)
+	b = appendBool(b, `,"allIPs":false,"valid":true,"reachProtectionThreshold":`, protected)
+	b = append(b, `,"hosts":[`...)
+	for i, h := range hosts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendHost(b, h.Instance, grouped, protected)
+		b = appendBool(b[:len(b)-1], `,"valid":`, h.Healthy || protected)
+		b = append(b, `,"marked":false}`...)
+	}
+	return append(b, "]}"...)
+}

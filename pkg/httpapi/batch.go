@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"context"
+	"slices"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// putMetadata serves PUT instance/metadata/batch: keys are added or replaced in
+// the operators' edits of several instances (http-api §5.8).
+func (s *Server) putMetadata(c *call) error {
+	return s.editMetadata(c, func(is map[string]string, given nacos.Metadata) {
+		for k, v := range given {
+			is[k] = v
+		}
+	})
+}
+
+// removeMetadata serves DELETE of the same: keys are taken out of the edits.
+// What a client has published stays, and is seen again (semantics V9).
+func (s *Server) removeMetadata(c *call) error {
+	return s.editMetadata(c, func(is map[string]string, given nacos.Metadata) {
+		for k := range given {
+			delete(is, k)
+		}
+	})
+}
+
+// editMetadata answers with the instances that were meant and that are there.
+// consistencyType does not matter: an edit has no kind (golden scenario 11).
+func (s *Server) editMetadata(c *call, edit func(is map[string]string, given nacos.Metadata)) error {
+	key, err := c.service()
+	if err != nil {
+		return err
+	}
+	meant, err := nacos.ParseInstances(c.get("instances"))
+	switch {
+	case err == nacos.ErrBadInstances:
+		return errValue(err)
+	case err != nil:
+		return errParam(err)
+	}
+	given, err := c.metadata(codeInstanceMetadata)
+	switch {
+	case err != nil:
+		return err
+	case key.Name == "":
+		return errMissing("serviceName")
+	case given == nil:
+		return errMissing("metadata")
+	}
+	hosts := s.opts.Registry.Snapshot(key).Instances
+	if len(meant) > 0 { // else all are
+		hosts = slices.DeleteFunc(slices.Clone(hosts), func(h *registry.Shown) bool { return !meant[h.InstanceKey] })
+	}
+	at := make([]registry.InstanceKey, len(hosts))
+	for i, h := range hosts {
+		at[i] = h.InstanceKey
+	}
+	if len(at) > 0 && len(given) > 0 {
+		_, err := s.durably(c, func(ctx context.Context, d Durable) error {
+			return d.EditMetadata(ctx, key, at, func(was registry.Metadata) registry.Metadata {
+				is := make(map[string]string, len(was)+len(given))
+				for _, kv := range was {
+					is[kv.Key] = kv.Value
+				}
+				edit(is, given)
+				return registry.NewMetadata(is)
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.answer(nacos.AppendUpdated(nil, hosts))
+}

@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// What the CoreDNS plugin of Nacos asks for: paths of 1.x that no later Nacos
+// has (http-api §13).
+
+// domains serves api/allDomNames: the names of all services, without groups, by
+// namespace. The plugin asks for instances of the default namespace alone, and
+// its first releases do not understand more.
+func (s *Server) domains(c *call) error {
+	spaces := []string{registry.DefaultNamespace}
+	flat := isOldDNS(c)
+	if !flat {
+		spaces = slices.Sorted(maps.Keys(s.opts.Registry.Namespaces()))
+	}
+	count, doms := 0, make(map[string][]string, len(spaces))
+	for _, namespace := range spaces {
+		names := []string{}
+		for _, k := range s.opts.Registry.ServicesIn(namespace) {
+			names = append(names, k.Name)
+		}
+		slices.Sort(names) // of several groups
+		doms[namespace] = slices.Compact(names)
+		count += len(doms[namespace])
+	}
+	var shown any = doms
+	if flat {
+		shown = doms[registry.DefaultNamespace]
+	}
+	b, err := json.Marshal(map[string]any{"count": count, "doms": shown})
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// isOldDNS knows the plugin by either header: it sends its version beside the
+// User-Agent of Go.
+func isOldDNS(c *call) bool {
+	for _, agent := range []string{c.r.UserAgent(), c.r.Header.Get("Client-Version")} {
+		if version, ok := strings.CutPrefix(agent, "Nacos-DNS:v"); ok {
+			return version == "1.0.0" || version == "1.0.1" || strings.HasPrefix(version, "0.")
+		}
+	}
+	return false
+}
+
+// domain serves api/srvIPXT: the list of v1 with what 1.x had in it.
+func (s *Server) domain(c *call) error {
+	if c.get("dom") == "" {
+		return errMissing("dom")
+	}
+	c.params["serviceName"] = c.params["dom"]
+	key, f, err := c.asked()
+	if err != nil {
+		return err
+	}
+	snap, lastRefTime := s.opts.Registry.Serve(key)
+	return c.answer(nacos.AppendDomain(nil, snap, f, lastRefTime))
+}
