@@ -219,15 +219,20 @@ func FuzzRequest(f *testing.F) {
 			f.Add(method, "/v3/client/ns/instance", call, "heartBeat=true")
 			f.Add(method, "/v3/admin/ns/instance", call, "ephemeral=false")
 			f.Add(method, "/v3/admin/ns/instance/list", call, "")
+			f.Add(method, "/v2/ns/instance/beat", "", call)
+			f.Add(method, "/v1/ns/instance/metadata/batch", call, `metadata={"k":"v"}&instances=[{"ip":"10.1.1.1","port":"80"}]`)
+			f.Add(method, "/v1/ns/api/srvIPXT", "dom=a&udpPort=1", call)
 		}
 	}
 	for _, call := range []string{
 		`serviceName=a&protectThreshold=0.5&metadata=a=b&selector={"type":"label","expression":"CONSUMER.label.a = PROVIDER.label.a"}`,
 		`serviceName=a&clusterName=c&checkPort=80&useInstancePort4Check=true&healthChecker={"type":"HTTP","expectedResponseCode":"204"}`,
 		"pageNo=1&pageSize=100&withInstances=true&ignoreEmptyService=off&serviceNameParam=a",
+		"serviceName=known&clusterName=DEFAULT&healthyOnly=true&enabledOnly=1&instance=1&expr=a(b|c){2}&key=n##g@@known",
 	} {
 		for method := range 4 {
-			for _, path := range []string{"/v1/ns/service", "/v2/ns/service", "/v3/admin/ns/service", "/v1/ns/cluster", "/v3/admin/ns/cluster", "/v3/admin/ns/service/list", "/v2/ns/service/list"} {
+			for _, path := range []string{"/v1/ns/service", "/v2/ns/service", "/v3/admin/ns/service", "/v1/ns/cluster", "/v3/admin/ns/cluster", "/v3/admin/ns/service/list", "/v2/ns/service/list",
+				"/v1/ns/service/names", "/v1/ns/catalog/service", "/v1/ns/catalog/services", "/v1/ns/catalog/instances", "/v2/ns/catalog/instances", "/v1/ns/instance/statuses"} {
 				f.Add(method, path, call, "")
 			}
 		}
