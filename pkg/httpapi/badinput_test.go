@@ -336,11 +336,12 @@ func badInput(t *testing.T, e endpoint, method, path string) {
 	if method != "GET" {
 		refused("a body over the limit", 413, f.do(method, "/nacos"+path+"?"+e.good, strings.Repeat("x", f.opts.MaxRequestBytes+1), form))
 	}
-	many := strings.Repeat("&", 2*maxParams)
+	var many strings.Builder
+	many.WriteString(strings.Repeat("&", 2*maxParams))
 	for n := range maxParams + 1 {
-		many += fmt.Sprintf("&p%d=x", n)
+		fmt.Fprintf(&many, "&p%d=x", n)
 	}
-	refused("too many parameters", 400, f.do(method, "/nacos"+path+"?"+many, ""))
+	refused("too many parameters", 400, f.do(method, "/nacos"+path+"?"+many.String(), ""))
 
 	// Other methods, and paths that look like this one.
 	has := map[string]bool{}

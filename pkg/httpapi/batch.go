@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -12,9 +13,7 @@ import (
 // the operators' edits of several instances (http-api §5.8).
 func (s *Server) putMetadata(c *call) error {
 	return s.editMetadata(c, func(is map[string]string, given nacos.Metadata) {
-		for k, v := range given {
-			is[k] = v
-		}
+		maps.Copy(is, given)
 	})
 }
 
