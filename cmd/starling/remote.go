@@ -38,6 +38,7 @@ type remote struct {
 	servers          []string // only of commands that compare nodes
 	namespace, group string
 	json             bool
+	watch            time.Duration // between two questions; 0: there is one
 }
 
 // flags declares the common flags. Namespace and group are accepted by all
