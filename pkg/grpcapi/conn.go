@@ -29,6 +29,7 @@ type conn struct {
 	server     *Server
 	id         string
 	host       string // the remote address without the port
+	port       int    // of the remote address; 0: it has none
 	transport  net.Conn
 	refused    error         // why it is not served; it is closed soon
 	registered chan struct{} // closed by setup
@@ -39,12 +40,14 @@ type conn struct {
 	lastActive atomic.Int64 // nanoseconds since server.start
 	sendBegan  atomic.Int64 // likewise, of the message that is being sent; 0: none
 	detecting  atomic.Bool
+	app        atomic.Pointer[string] // name of the application, as subscriptions say; nil: none has
 
 	// constant after setup
 	client        *registry.Client
 	subscriber    *push.Subscriber
 	clientVersion string
 	clientIP      string // as the client says
+	labelled      string // the name of the application, among the labels; "": not there
 
 	mu         sync.Mutex
 	stream     grpc.ServerStream // the one that was set up; nil before
@@ -87,7 +90,7 @@ type connKey struct{}
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
 func (t connTagger) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), host: hostOf(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{}), receivers: make(chan struct{}, maxReceiving)}
+	c := &conn{server: t.server, id: t.server.newID(info.RemoteAddr), host: hostOf(info.RemoteAddr), port: portOf(info.RemoteAddr), registered: make(chan struct{}), closed: make(chan struct{}), receivers: make(chan struct{}, maxReceiving)}
 	if p, ok := peer.FromContext(ctx); ok {
 		if ti, ok := p.AuthInfo.(transportInfo); ok {
 			c.transport = ti.conn
@@ -136,11 +139,14 @@ func (s *Server) newID(remote net.Addr) string {
 			break
 		}
 	}
-	_, port, err := net.SplitHostPort(remote.String())
-	if err != nil {
-		port = "0"
-	}
-	return strconv.FormatInt(now, 10) + "_" + hostOf(remote) + "_" + port
+	return strconv.FormatInt(now, 10) + "_" + hostOf(remote) + "_" + strconv.Itoa(portOf(remote))
+}
+
+// portOf is 0 for what is no host and port.
+func portOf(a net.Addr) int {
+	_, p, _ := net.SplitHostPort(a.String())
+	port, _ := strconv.ParseUint(p, 10, 16)
+	return int(port)
 }
 
 func (c *conn) touch() { c.lastActive.Store(int64(time.Since(c.server.start))) }
@@ -224,6 +230,9 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	c.setupTimer.Stop()
 	c.stream = stream
 	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(clientIP)
+	if app, ok := setup.Labels["AppName"].(string); ok {
+		c.labelled = clip(app)
+	}
 	c.client = c.server.opts.Registry.Open(c.id, registry.Connection)
 	if redo := redoSeconds(c.clientVersion); redo > 0 {
 		c.client.Redo(redo)

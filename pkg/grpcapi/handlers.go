@@ -25,7 +25,7 @@ var handlers = map[string]handler{
 	nacos.TypeInstanceRequest:           {nacos.TypeInstanceResponse, true, decoded(instance)},
 	nacos.TypeBatchInstanceRequest:      {nacos.TypeBatchInstanceResponse, true, decoded(batch)},
 	nacos.TypePersistentInstanceRequest: {nacos.TypeInstanceResponse, true, waiting(persistent)},
-	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, false, decoded(subscribe)},
+	nacos.TypeSubscribeServiceRequest:   {nacos.TypeSubscribeServiceResponse, false, fromApp(decoded(subscribe))},
 	nacos.TypeServiceQueryRequest:       {nacos.TypeQueryServiceResponse, false, decoded(query)},
 	nacos.TypeServiceListRequest:        {nacos.TypeServiceListResponse, false, decoded(list)},
 	nacos.TypeFuzzyWatchRequest:         {nacos.TypeFuzzyWatchResponse, false, decoded(fuzzyWatch)},
@@ -76,6 +76,17 @@ func waiting[T any](f func(context.Context, *Server, *conn, *T) (*nacos.Payload,
 			return nil, err
 		}
 		return f(ctx, s, c, req)
+	}
+}
+
+// fromApp notes which application asks: some SDKs say it with each subscription
+// and not among their labels (grpc-protocol §4).
+func fromApp(h handle) handle {
+	return func(ctx context.Context, s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
+		if app := p.Headers["app"]; app != "" && c.app.Load() == nil {
+			c.app.Store(new(clip(app)))
+		}
+		return h(ctx, s, c, p)
 	}
 }
 

@@ -342,35 +342,6 @@ func (e *Engine) removeSubscription(s *subscription) {
 	}
 }
 
-// A Subscription is what is known of one subscriber of a service.
-type Subscription struct {
-	Subscriber string // the id given to Attach
-	Clusters   string
-	Pushed     registry.Stamp // version of the last picture sent
-	Acked      registry.Stamp // version of the last one acknowledged; 0: none
-}
-
-// Subscriptions lists the subscribers of a service on this node, in no order.
-// One is behind if it has acknowledged less than the snapshot's version.
-func (e *Engine) Subscriptions(key registry.ServiceKey) []Subscription {
-	sh := e.shard(key)
-	sh.mu.Lock()
-	var subs []*subscription
-	if t := sh.topics[key]; t != nil {
-		for s := range t.subs {
-			subs = append(subs, s)
-		}
-	}
-	sh.mu.Unlock()
-	out := make([]Subscription, 0, len(subs))
-	for _, s := range subs {
-		s.subscriber.mu.Lock()
-		out = append(out, Subscription{s.subscriber.id, s.filter.Clusters, s.pushed, s.acked})
-		s.subscriber.mu.Unlock()
-	}
-	return out
-}
-
 // Subscribed counts the subscriptions on this node.
 func (e *Engine) Subscribed() int { return int(e.metrics.subscriptions.Load()) }
 

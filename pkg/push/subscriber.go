@@ -63,18 +63,21 @@ type subscription struct {
 	// then is anybody's guess: some SDKs use an answer and some drop it.
 	answered time.Time
 
-	out     []outstanding // oldest first
-	acked   registry.Stamp
-	retried bool        // the content pushed last
-	timer   *time.Timer // first push, or the push after an answer
-	retry   *time.Timer
+	out       []outstanding // oldest first
+	acked     registry.Stamp
+	ackedTime int64       // lastRefTime of that list
+	refused   time.Time   // when what the client refused was sent; zero: it has taken something since
+	retried   bool        // the content pushed last
+	timer     *time.Timer // first push, or the push after an answer
+	retry     *time.Timer
 }
 
 // An outstanding push waits for its ack.
 type outstanding struct {
-	id      uint64
-	version registry.Stamp
-	at      time.Time
+	id          uint64
+	version     registry.Stamp
+	lastRefTime int64
+	at          time.Time
 }
 
 // maxOutstanding bounds the pushes of one subscription whose acks are matched
@@ -341,7 +344,7 @@ func (s *Subscriber) Next() *nacos.Payload {
 			delete(s.pending, sub.out[1].id)
 			sub.out = slices.Delete(sub.out, 1, 2) // the oldest keeps the age
 		}
-		sub.out = append(sub.out, outstanding{id, snap.Version, time.Now()})
+		sub.out = append(sub.out, outstanding{id, snap.Version, at, time.Now()})
 		s.pendingLocked(id, sub)
 		s.mu.Unlock()
 		if again {
@@ -410,6 +413,7 @@ func (s *Subscriber) Acked(id uint64, ok bool) bool {
 // of the service: their answers need not come.
 func (s *subscription) settleLocked(id uint64, ok bool) (wake bool) {
 	e := s.subscriber.engine
+	oldest := s.out[0].at // while it is pending it is among them
 	for i, o := range s.out {
 		delete(s.subscriber.pending, o.id)
 		if o.id != id {
@@ -418,17 +422,21 @@ func (s *subscription) settleLocked(id uint64, ok bool) (wake bool) {
 		s.out = slices.Delete(s.out, 0, i+1)
 		e.metrics.sendToAck.Observe(time.Since(o.at).Seconds())
 		if ok {
-			s.acked = max(s.acked, o.version)
+			s.acked, s.ackedTime = max(s.acked, o.version), max(s.ackedTime, o.lastRefTime)
 		}
 		break
 	}
-	switch {
-	case ok:
-		s.retried = false
+	if ok {
+		s.refused, s.retried = time.Time{}, false
 		if s.retry != nil {
 			s.retry.Stop() // of an older one
 		}
-	case !s.retried:
+		return false
+	}
+	if s.refused.IsZero() {
+		s.refused = oldest
+	}
+	if !s.retried {
 		s.retried = true
 		s.retry = time.AfterFunc(e.opts.RetryAfter, func() { s.subscriber.offer(s, offer{}) })
 	}
