@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -229,7 +230,7 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 	}
 	c.setupTimer.Stop()
 	c.stream = stream
-	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(clientIP)
+	c.clientVersion, c.clientIP = clip(setup.ClientVersion), clip(strings.ToValidUTF8(clientIP, "\uFFFD"))
 	if app, ok := setup.Labels["AppName"].(string); ok {
 		c.labelled = clip(app)
 	}

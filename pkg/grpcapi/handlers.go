@@ -84,7 +84,7 @@ func waiting[T any](f func(context.Context, *Server, *conn, *T) (*nacos.Payload,
 func fromApp(h handle) handle {
 	return func(ctx context.Context, s *Server, c *conn, p *nacos.Payload) (*nacos.Payload, error) {
 		if app := p.Headers["app"]; app != "" && c.app.Load() == nil {
-			c.app.Store(new(clip(app)))
+			c.app.Store(new(clip(strings.ToValidUTF8(app, "\uFFFD"))))
 		}
 		return h(ctx, s, c, p)
 	}

@@ -210,6 +210,10 @@ func errNoInstances(key registry.ServiceKey, cluster string) error {
 	return &apiError{status: http.StatusNotFound, text: "no ips found for cluster " + cluster + " in service " + key.Grouped(), code: codeNotFound}
 }
 
+func errNoClient(id string) error {
+	return &apiError{status: http.StatusNotFound, text: "clientId [ " + clip(id) + " ] not exist", code: codeNotFound}
+}
+
 func errNoAPI(r *http.Request) error {
 	return &apiError{status: http.StatusNotImplemented, shape: spring, text: "no such api:" + r.Method + ":" + r.URL.EscapedPath()}
 }
@@ -239,7 +243,7 @@ func errNative(message, hint string) error {
 
 func errNoNative(r *http.Request) error {
 	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": the native API has no " + clip(r.URL.EscapedPath()),
-		hint: "this release has /members, /members/remove, /cluster, /self-preservation/end, /hashes, /history, /drain, /raft, /backup and /restore below " + api.Path}
+		hint: "this release has /members, /members/remove, /cluster, /self-preservation/end, /hashes, /history, /subscribers, /drain, /raft, /backup and /restore below " + api.Path}
 }
 
 func errNativeMethod(r *http.Request, allowed string) error {

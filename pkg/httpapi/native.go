@@ -104,6 +104,7 @@ func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
 		{"POST", "/self-preservation/end", n.EndSelfPreservation != nil, s.endSelfPreservation},
 		{"GET", "/hashes", n.Hashes != nil, s.hashes},
 		{"GET", "/history", n.History != nil && n.Members != nil, s.history},
+		{"GET", "/subscribers", s.opts.Clients != noClients{}, s.nativeSubscribers},
 		{"POST", "/drain", n.Drain != nil && n.DrainPlan != nil, s.drain},
 		{"GET", "/drain", n.DrainProgress != nil, func(*http.Request) (any, error) { return drained(n.DrainProgress()), nil }},
 		{"GET", "/raft", n.Raft != nil, func(*http.Request) (any, error) {
@@ -132,7 +133,7 @@ func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
 	route("GET "+api.Path+"/backup", s.backup)
 	route("POST "+api.Path+"/restore", s.restorer())
 	for path, methods := range map[string]string{
-		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD", "/raft": "GET, HEAD",
+		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD", "/subscribers": "GET, HEAD", "/raft": "GET, HEAD",
 		"/self-preservation/end": "POST", "/drain": "GET, HEAD, POST", "/backup": "GET", "/restore": "POST", "/members/remove": "POST",
 	} {
 		route(api.Path+path, func(w http.ResponseWriter, r *http.Request) error {
@@ -214,24 +215,9 @@ func (s *Server) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := api.Service{Namespace: q["namespace"], Group: q["group"], Name: q["service"]}
-	if group, name, grouped := strings.Cut(key.Name, "@@"); grouped {
-		if key.Group != "" && key.Group != group {
-			return nil, errNative("service names the group "+clip(group)+", group another", "leave out one of them")
-		}
-		key.Group, key.Name = group, name
-	}
-	if nacos.Blank(key.Name) {
-		return nil, errNative("the parameter service is missing", "add ?service=NAME")
-	}
-	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
-		return nil, errNative(err.Error(), "")
-	}
-	if nacos.Blank(key.Namespace) {
-		key.Namespace = registry.DefaultNamespace
-	}
-	if nacos.Blank(key.Group) {
-		key.Group = registry.DefaultGroup
+	key, err := q.native()
+	if err != nil {
+		return nil, err
 	}
 	var ip string
 	var port int
@@ -251,6 +237,31 @@ func (s *Server) history(r *http.Request) (any, error) {
 		names[m.ID] = m.Name
 	}
 	return api.NewHistory(key, ip, port, nodes, names), nil
+}
+
+// native reads the service that a request of the native API is about; its name
+// may be GROUP@@NAME.
+func (p params) native() (api.Service, error) {
+	key := api.Service{Namespace: p["namespace"], Group: p["group"], Name: p["service"]}
+	if group, name, grouped := strings.Cut(key.Name, "@@"); grouped {
+		if key.Group != "" && key.Group != group {
+			return key, errNative("service names the group "+clip(group)+", group another", "leave out one of them")
+		}
+		key.Group, key.Name = group, name
+	}
+	if nacos.Blank(key.Name) {
+		return key, errNative("the parameter service is missing", "add ?service=NAME")
+	}
+	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
+		return key, errNative(err.Error(), "")
+	}
+	if nacos.Blank(key.Namespace) {
+		key.Namespace = registry.DefaultNamespace
+	}
+	if nacos.Blank(key.Group) {
+		key.Group = registry.DefaultGroup
+	}
+	return key, nil
 }
 
 // splitInstance reads IP:PORT. Nacos takes names for addresses too, and IPv6

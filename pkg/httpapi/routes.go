@@ -54,6 +54,7 @@ func (s *Server) routes() []route {
 		{"", "/v1/ns/service/names", s.searchNames, 0},
 
 		// v1: who subscribes.
+		{"GET", "/v1/ns/service/subscribers", s.subscribers, 0},
 
 		// v1: the catalog of the console.
 		{"GET", "/v1/ns/catalog/service", s.catalogService, 0},
@@ -99,6 +100,12 @@ func (s *Server) routes() []route {
 		{"GET", "/v2/ns/service/list", s.serviceNames, 0},
 
 		// v2: clients.
+		{"GET", "/v2/ns/client", s.clientDetail, 0},
+		{"GET", "/v2/ns/client/list", s.clientIDs, 0},
+		{"GET", "/v2/ns/client/publish/list", s.published, 0},
+		{"GET", "/v2/ns/client/subscribe/list", s.subscribed, 0},
+		{"GET", "/v2/ns/client/service/publisher/list", s.publishers, 0},
+		{"GET", "/v2/ns/client/service/subscriber/list", s.subscribing, 0},
 
 		// v2: the catalog of the console.
 		{"", "/v2/ns/catalog/instances", s.catalogInstancesV2, 0},
@@ -136,6 +143,13 @@ func (s *Server) routes() []route {
 		{"GET", "/v3/admin/ns/service/selector/types", s.selectorTypes, 0},
 
 		// v3: clients and who subscribes, for operators.
+		{"GET", "/v3/admin/ns/service/subscribers", s.subscribers, 0},
+		{"GET", "/v3/admin/ns/client", s.clientDetail, 0},
+		{"GET", "/v3/admin/ns/client/list", s.clientIDs, 0},
+		{"GET", "/v3/admin/ns/client/publish/list", s.published, 0},
+		{"GET", "/v3/admin/ns/client/subscribe/list", s.subscribed, 0},
+		{"GET", "/v3/admin/ns/client/service/publisher/list", s.publishers, 0},
+		{"GET", "/v3/admin/ns/client/service/subscriber/list", s.subscribing, 0},
 
 		// v3: clusters and health.
 		{"PUT", "/v3/admin/ns/cluster", s.putCluster, 0},

@@ -57,6 +57,9 @@ type Options struct {
 	Router *Router
 	// Counts feeds operator/metrics. Nil: zeros.
 	Counts func() Counts
+	// Clients tells who is attached to this node and who subscribes. Nil:
+	// nobody is.
+	Clients Clients
 	// Native is what the native API tells and does.
 	Native Native
 	// ContextPath is where the Nacos API is; "" or a path without a slash at
@@ -117,6 +120,9 @@ func New(opts Options) *Server {
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
+	if opts.Clients == nil {
+		s.opts.Clients = noClients{}
+	}
 	s.metrics = newMetrics(opts.Metrics, s.ready)
 	route := func(pattern string, h handler) {
 		s.mux.Handle(pattern, s.instrument(strings.TrimSuffix(pattern, "{$}"), noVersion, h))

@@ -3,6 +3,7 @@ package nacos
 import (
 	"bytes"
 	"strconv"
+	"strings"
 
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -26,6 +27,21 @@ const (
 // BeatClientID is the id of the client that an HTTP client counts as: all that
 // is registered under its address over HTTP, in all services and namespaces.
 func BeatClientID(ip string, port int) string { return ip + ":" + strconv.Itoa(port) + "#true" }
+
+// ParseClientID reads the id of a client that has no connection: that of
+// [BeatClientID], or with #false that of a persistent instance (http-api §10).
+func ParseClientID(id string) (ip string, port int, ephemeral, ok bool) {
+	addr, kind, _ := strings.Cut(id, "#")
+	colon := strings.LastIndexByte(addr, ':') // an address of IPv6 has more of them
+	if colon < 0 || kind != "true" && kind != "false" {
+		return "", 0, false, false
+	}
+	n, err := strconv.ParseUint(addr[colon+1:], 10, 16)
+	if err != nil {
+		return "", 0, false, false
+	}
+	return addr[:colon], int(n), kind == "true", true
+}
 
 // A ServiceInfo is one service as one reader gets it (grpc-protocol §3.3). The
 // bulk of it, made by [EncodeHosts], is shared between readers; the rest is

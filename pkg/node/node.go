@@ -143,6 +143,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// have been closed meanwhile are marked.
 	var beats *health.Beats
 	var sdks *grpcapi.Server
+	var attached *clients
 	pulse := newPulse(opts.Freeze, func(d time.Duration) {
 		closed := sdks.HandleClosed()
 		beats.Stalled()
@@ -173,6 +174,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 				"Forward":       func(ctx context.Context, _ string, body []byte) ([]byte, error) { return web.Forwarded(ctx, body) },
 				"History":       func(_ context.Context, _ string, body []byte) ([]byte, error) { return answerHistory(reg, body) },
 				"ServiceHashes": func(context.Context, string, []byte) ([]byte, error) { return answerHashes(reg, clock, store) },
+				"Subscribers":   func(_ context.Context, _ string, body []byte) ([]byte, error) { return attached.answer(body) },
 				"RaftApply": func(ctx context.Context, from string, body []byte) ([]byte, error) {
 					return store.ServeApply(ctx, from, body)
 				},
@@ -367,6 +369,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs.ResetGrace, gs.MaxRequestBytes = opts.DrainCloseDelay, opts.MaxRequestBytes
 	gs.Logger, gs.Metrics = log.Named("grpc"), metrics
 	sdks = grpcapi.New(gs)
+	attached = &clients{operations: ops, sdks: sdks, beats: beats, engine: engine, asking: make(chan struct{}, maxAsking)}
 	pulse.begin()
 	wg.Go(func() { pprof.Do(loops, pprof.Labels("loop", "node.pulse"), pulse.run) })
 
@@ -376,7 +379,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Ready = ready
 	hs.Durable, hs.Explain = store, explain
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
-	hs.Native, hs.Router = ops.native(draining), ops.router()
+	hs.Native, hs.Router, hs.Clients = ops.native(draining), ops.router(), attached
 	hs.Counts = func() httpapi.Counts {
 		return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
 	}

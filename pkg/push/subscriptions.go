@@ -99,3 +99,11 @@ func (s *subscription) behindLocked() time.Time {
 	}
 	return since
 }
+
+// BehindFor is for how long the client has been behind; 0: it is not.
+func (s *Subscription) BehindFor(now time.Time) time.Duration {
+	if s.Behind.IsZero() {
+		return 0
+	}
+	return max(0, now.Sub(s.Behind))
+}
