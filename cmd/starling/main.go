@@ -4,9 +4,10 @@
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
 // runs a node until a signal comes; members.go, cluster.go, verify.go,
-// history.go, drain.go, raft.go and backup.go ask running nodes over their native
-// API, with what they share in remote.go; recover.go works on the files of a
-// stopped one; bench.go measures servers as a client. Start reading at run.
+// history.go, subscribers.go, drain.go, raft.go and backup.go ask running nodes
+// over their native API, with what they share in remote.go and watch.go;
+// recover.go works on the files of a stopped one; bench.go measures servers as
+// a client. Start reading at run.
 package main
 
 import (
@@ -83,7 +84,7 @@ Why did that instance vanish, and how are the nodes?
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), drainCommand(p),
+	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), subscribersCommand(p), drainCommand(p),
 		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)

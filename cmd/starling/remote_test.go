@@ -151,7 +151,7 @@ func TestRemoteErrors(t *testing.T) {
 	evil := newAPINode(t)
 	evil.answers["GET /members"] = &api.Error{Status: 500, Code: "x", Message: "\x1b[2Jgone\nstarling: all is well"}
 	backup := file(t, aBackup)
-	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
+	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"subscribers", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
 		{"raft"}, {"backup", filepath.Join(t.TempDir(), "b")}, {"backup", "-"}, {"restore", backup}, {"members", "remove", "node-c"}} {
 		f := func(status int, env []string, server string, says ...string) {
 			t.Helper()
@@ -179,7 +179,7 @@ func TestRemoteErrors(t *testing.T) {
 	if _, _, stderr := starling(nil, "members", "--server", evil.addr); strings.Contains(stderr, "\x1b") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("what a server says reaches the terminal: %q", stderr)
 	}
-	for _, args := range [][]string{{"members", "x"}, {"cluster", "x"}, {"verify", "x"}, {"history"}, {"history", "s", "i", "x"}, {"drain", "x"},
+	for _, args := range [][]string{{"members", "x"}, {"cluster", "x"}, {"verify", "x"}, {"history"}, {"history", "s", "i", "x"}, {"drain", "x"}, {"subscribers"}, {"subscribers", "s", "x"}, {"subscribers", "s", "--servers", "a"},
 		{"members", "--servers", "a,b"}, {"drain", "--servers", "a,b"}, {"history", "s", "--servers", "a,b"},
 		{"cluster", "--server", "a", "--servers", "b"}, {"verify", "--servers", "a,a:8848"}, {"verify", "--servers", "a,b:x"},
 		{"raft", "x"}, {"raft", "--server", "a", "--servers", "b"}, {"backup"}, {"backup", "a", "b"}, {"backup", "-", "--json"}, {"backup", "x", "--servers", "a"},
@@ -192,7 +192,7 @@ func TestRemoteErrors(t *testing.T) {
 }
 
 func TestRemoteHelp(t *testing.T) {
-	for _, cmd := range []string{"members", "members remove", "cluster", "verify", "history", "drain", "raft", "backup", "restore"} {
+	for _, cmd := range []string{"members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "raft", "backup", "restore"} {
 		words := strings.Fields(cmd)
 		_, help, _ := starling(nil, append(words, "--help")...)
 		for _, s := range []string{"Examples:", "starling " + cmd, "--server", "STARLING_SERVER", "--json"} {
@@ -203,7 +203,7 @@ func TestRemoteHelp(t *testing.T) {
 		if several := strings.Contains(help, "--servers string"); several != (cmd == "cluster" || cmd == "verify" || cmd == "raft") {
 			t.Errorf("%s --help: --servers %v", cmd, several)
 		}
-		if named := strings.Contains(help, "--namespace string"); named != (cmd == "history" || cmd == "verify") {
+		if named := strings.Contains(help, "--namespace string"); named != (cmd == "history" || cmd == "verify" || cmd == "subscribers") {
 			t.Errorf("%s --help: --namespace %v", cmd, named)
 		}
 		for line := range strings.Lines(help) {
