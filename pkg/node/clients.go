@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/starling-registry/starling/cluster"
@@ -182,30 +183,44 @@ func (c *clients) answer(body []byte) ([]byte, error) {
 // local lists the subscribers on this node, as many as an answer has room for:
 // of a single service the longest behind.
 func (c *clients) local(req *starlingv1.SubscribersRequest) *starlingv1.SubscribersResponse {
-	r := new(starlingv1.SubscribersResponse)
+	var l listing
 	services := []registry.ServiceKey{{Namespace: req.Namespace, Group: req.Group, Name: req.Service}}
 	if req.Contains {
 		services = slices.DeleteFunc(c.engine.Followed(req.Namespace), func(k registry.ServiceKey) bool {
 			return !strings.Contains(k.Group, req.Group) || !strings.Contains(k.Name, req.Service)
 		})
 	}
-	now, size := time.Now(), 0
+	now := time.Now()
 	for _, key := range services {
 		subs := c.sdks.Subscribers(key)
 		slices.SortFunc(subs, func(a, b grpcapi.Subscriber) int { return cmp.Compare(b.BehindFor(now), a.BehindFor(now)) })
 		for _, s := range subs {
-			m := &starlingv1.Subscriber{Namespace: key.Namespace, Group: key.Group, Service: key.Name, Clusters: s.Clusters,
+			if !l.add(&starlingv1.Subscriber{Namespace: key.Namespace, Group: key.Group, Service: key.Name, Clusters: s.Clusters,
 				Client: s.ID, Ip: s.IP, Port: uint32(s.Port), Agent: s.Agent, App: s.App,
-				Acked: uint64(s.AckedTime), BehindMillis: uint64(s.BehindFor(now).Milliseconds())}
-			size += proto.Size(m) + 4 // its tag and length
-			if len(r.Subscribers) == maxSubscribers || size > maxSubscribersBytes {
-				r.Truncated = true
-				return r
+				Acked: uint64(s.AckedTime), BehindMillis: uint64(s.BehindFor(now).Milliseconds())}) {
+				return &l.SubscribersResponse
 			}
-			r.Subscribers = append(r.Subscribers, m)
 		}
 	}
-	return r
+	return &l.SubscribersResponse
+}
+
+// A listing is an answer in the making.
+type listing struct {
+	starlingv1.SubscribersResponse
+	bytes int
+}
+
+// add reports false when there is no room for one more.
+func (l *listing) add(s *starlingv1.Subscriber) bool {
+	size := proto.Size(s)
+	l.bytes += 1 + protowire.SizeBytes(size) // a tag below 16
+	if len(l.Subscribers) == maxSubscribers || l.bytes > maxSubscribersBytes {
+		l.Truncated = true
+		return false
+	}
+	l.Subscribers = append(l.Subscribers, s)
+	return true
 }
 
 // subscriber reads what a node says of one.

@@ -731,7 +731,7 @@ func peerCalls(f *field) (string, error) {
 	}
 	for _, w := range []who{{"", f.cluster, "1", codes.Unauthenticated}, {"x", f.cluster, "1", codes.Unauthenticated}, {f.members[0].ID, f.cluster, "1", codes.Unauthenticated},
 		{id, randomID(), "1", codes.FailedPrecondition}, {id, f.cluster, "0", codes.FailedPrecondition}, {id, f.cluster, "-1", codes.FailedPrecondition}} {
-		for _, method := range []string{"Pull", "Forward", "History", "ServiceHashes"} {
+		for _, method := range []string{"Pull", "Forward", "History", "ServiceHashes", "Subscribers"} {
 			if _, _, err := ask(cc, w.id, w.cluster, w.wire, method, nil); status.Code(err) != w.code {
 				return "", fmt.Errorf("%s as %q, wire %s: %v, want %v", method, w.id, w.wire, err, w.code)
 			}
@@ -764,10 +764,18 @@ func peerCalls(f *field) (string, error) {
 	if _, _, err := ask(cc, id, f.cluster, "1", "Forward", make([]byte, 17<<20)); status.Code(err) != codes.ResourceExhausted {
 		return "", fmt.Errorf("17 MiB: %w", err)
 	}
+	for _, q := range []string{"\xff\xff", "\x0a\x02\xff\xff", "\x0a\xff\xff\xff\xff\x0f"} { // broken, no UTF-8, longer than it is
+		if _, _, err := ask(cc, id, f.cluster, "1", "Subscribers", []byte(q)); err == nil {
+			return "", fmt.Errorf("an answer to %x", q)
+		}
+	}
 	var failed atomic.Int64
 	crew(32, 3000, func(n int) {
 		method, req := "ServiceHashes", []byte(nil)
-		if n%2 == 0 {
+		switch n % 3 {
+		case 0:
+			method, req = "Subscribers", marshal(&pb.SubscribersRequest{Namespace: "public", Contains: true}) // of all services
+		case 1:
 			method, req = "History", marshal(&pb.HistoryRequest{Namespace: "public", Group: pulseGroup, Service: pulseService(n % 3)})
 		}
 		if _, _, err := ask(cc, id, f.cluster, "1", method, req); err != nil {
