@@ -161,11 +161,18 @@ func (c *clients) Subscribers(ctx context.Context, of httpapi.Subscribed) []http
 
 // whyNot tells people why a member has not answered.
 func whyNot(m cluster.Member, err error) string {
+	code := status.Code(err)
 	switch {
-	case status.Code(err) == codes.Unimplemented:
+	case code == codes.Unimplemented:
 		return "it is of an older release, which does not tell"
-	case m.State != cluster.Alive:
-		return "it is " + m.State.String() + ": " + err.Error()
+	case m.State == cluster.Refused:
+		return "its ports refuse, the process is gone"
+	case m.State == cluster.Silent:
+		return "it is silent: paused, cut off or powered off"
+	case code == codes.DeadlineExceeded:
+		return "no answer in time"
+	case code == codes.Canceled, code == codes.Unavailable:
+		return "the connection to it has ended"
 	}
 	return err.Error()
 }

@@ -42,7 +42,10 @@ func TestWhyNot(t *testing.T) {
 		{cluster.Alive, old, "it is of an older release, which does not tell"},
 		{cluster.Alive, fmt.Errorf("ask: %w", old), "it is of an older release, which does not tell"},
 		{cluster.Alive, errors.New("x"), "x"},
-		{cluster.Silent, errors.New("x"), "it is silent: x"},
+		{cluster.Alive, status.Error(codes.DeadlineExceeded, "x"), "no answer in time"},
+		{cluster.Alive, status.Error(codes.Canceled, "x"), "the connection to it has ended"},
+		{cluster.Silent, errors.New("x"), "it is silent: paused, cut off or powered off"},
+		{cluster.Refused, errors.New("x"), "its ports refuse, the process is gone"},
 	} {
 		if got := whyNot(cluster.Member{State: f.state}, f.err); got != f.want {
 			t.Errorf("%v: %q", f, got)
