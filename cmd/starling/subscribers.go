@@ -29,7 +29,7 @@ second on they are marked (!): their process hangs, or is overloaded. One that d
 not answer for a minute is disconnected, so that it comes back and gets the whole list.
 
 SERVICE may be GROUP@@NAME. Clients over HTTP (1.x) ask again and again, they are not
-subscribers. Nodes that did not answer are named below the table.`,
+subscribers. Nodes that did not answer are named above the table.`,
 		Example: `  starling subscribers order
   starling subscribers order --namespace prod --watch
   starling subscribers order --json | jq '.subscribers[] | select(.behindMillis > 5000)'`,
@@ -51,6 +51,7 @@ subscribers. Nodes that did not answer are named below the table.`,
 	return c
 }
 
+// writeSubscribers begins with what is to be seen where the table is too long.
 func writeSubscribers(w io.Writer, s *api.Subscribers) error {
 	names := map[string]string{}
 	for _, n := range s.Nodes {
@@ -59,48 +60,50 @@ func writeSubscribers(w io.Writer, s *api.Subscribers) error {
 	called := newNodeNames(names)
 	behind := 0
 	var longest time.Duration
-	if len(s.Subscribers) > 0 {
-		t := newTable(w)
-		t.row("BEHIND", "ACKED", "IP", "AGENT", "APP", "CLUSTERS", "NODE", "CLIENT")
-		for _, c := range s.Subscribers {
-			late, acked := "-", "nothing"
-			if d := time.Duration(c.BehindMillis) * time.Millisecond; d > 0 {
-				late = span(d)
-				if d >= behindLate {
-					late += " (!)"
-					behind++
-					longest = max(longest, d)
-				}
-			}
-			if !c.Acked.IsZero() {
-				acked = c.Acked.UTC().Format("2006-01-02 15:04:05.000")
-			}
-			t.row(late, acked, c.IP, c.Agent, c.App, cmp.Or(c.Clusters, "all"), called.of(c.Node), c.Client)
-		}
-		if err := t.Flush(); err != nil {
-			return err
+	for _, c := range s.Subscribers {
+		if d := time.Duration(c.BehindMillis) * time.Millisecond; d >= behindLate {
+			behind++
+			longest = max(longest, d)
 		}
 	}
 	line := fmt.Sprintf("%s of %s in group %s, namespace %s", count(len(s.Subscribers), "subscriber", "subscribers"), s.Name, s.Group, s.Namespace)
 	if behind > 0 {
 		line += fmt.Sprintf("; %d behind, the longest for %s", behind, span(longest))
 	}
-	if _, err := fmt.Fprintln(w, safe(line+".")); err != nil {
-		return err
-	}
+	lines := []string{line + "."}
 	for _, n := range s.Nodes {
-		note := ""
 		switch {
 		case n.Error != "":
-			note = called.of(n.Node) + " did not answer, so its subscribers are missing: " + n.Error
+			lines = append(lines, called.of(n.Node)+" did not answer, so its subscribers are missing: "+n.Error)
 		case n.Truncated:
-			note = called.of(n.Node) + " has more subscribers than an answer has room for."
-		default:
-			continue
+			lines = append(lines, called.of(n.Node)+" has more subscribers than an answer has room for.")
 		}
-		if _, err := fmt.Fprintln(w, safe(note)); err != nil {
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(w, safe(l)); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(s.Subscribers) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	t := newTable(w)
+	t.row("BEHIND", "ACKED", "IP", "AGENT", "APP", "CLUSTERS", "NODE", "CLIENT")
+	for _, c := range s.Subscribers {
+		late, acked := "-", "nothing"
+		if d := time.Duration(c.BehindMillis) * time.Millisecond; d > 0 {
+			late = span(d)
+			if d >= behindLate {
+				late += " (!)"
+			}
+		}
+		if !c.Acked.IsZero() {
+			acked = c.Acked.UTC().Format("2006-01-02 15:04:05.000")
+		}
+		t.row(late, acked, c.IP, c.Agent, c.App, cmp.Or(c.Clusters, "all"), called.of(c.Node), c.Client)
+	}
+	return t.Flush()
 }

@@ -31,14 +31,15 @@ func TestSubscribers(t *testing.T) {
 		t.Errorf("status %d: %s", status, stderr)
 	}
 	want(t, "subscribers", stdout, nil,
+		`4 subscribers of order in group DEFAULT_GROUP, namespace public; 2 behind, the longest for 12.3s.`,
+		`node-a has more subscribers than an answer has room for.`,
+		`node-c did not answer, so its subscribers are missing: it is silent: no answer`,
+		``,
 		`BEHIND     ACKED                    IP        AGENT                     APP      CLUSTERS  NODE    CLIENT`,
 		`12.3s (!)  2026-11-30 05:31:02.123  10.0.0.7  Nacos-Java-Client:v2.5.1  till     all       node-b  1_10.0.0.7_41234`,
 		`1s (!)     nothing                  10.0.0.8  evil\x1b[2J               unknown  a,b       node-a  2_10.0.0.8_2`,
 		`3ms        2026-11-30 06:31:02.123  10.0.0.9  -                         unknown  all       node-a  3_10.0.0.9_3`,
-		`-          2026-11-30 06:31:02.123  10.0.0.9  Nacos-Go-Client:v2.3.5    unknown  all       node-a  4_10.0.0.9_4`,
-		`4 subscribers of order in group DEFAULT_GROUP, namespace public; 2 behind, the longest for 12.3s.`,
-		`node-a has more subscribers than an answer has room for.`,
-		`node-c did not answer, so its subscribers are missing: it is silent: no answer`)
+		`-          2026-11-30 06:31:02.123  10.0.0.9  Nacos-Go-Client:v2.3.5    unknown  all       node-a  4_10.0.0.9_4`)
 
 	// Names go to the server as they are.
 	a.answers["GET /subscribers?group=g&namespace=n&service=order"] = s
