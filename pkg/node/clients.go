@@ -127,12 +127,7 @@ func (c *clients) Subscribers(ctx context.Context, of httpapi.Subscribed) []http
 			if m.Self {
 				r = c.local(req)
 			} else {
-				within, cancel := ctx, func() {}
-				if m.State != cluster.Alive { // most often it is not worth the wait
-					within, cancel = context.WithTimeout(ctx, time.Second)
-				}
-				defer cancel()
-				answer, err := c.call(within, m.ID, "Subscribers", req)
+				answer, err := c.call(ctx, m.ID, "Subscribers", req)
 				if err == nil {
 					err = proto.Unmarshal(answer, r)
 				}

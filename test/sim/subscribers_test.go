@@ -230,6 +230,14 @@ func TestSubscribersOfAllNodes(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		c.nodes[0].Continue()
+		time.Sleep(10 * time.Second)
+
+		// One that has left is not missed.
+		c.nodes[0].Drain()
+		time.Sleep(time.Minute)
+		if s = c.subscribers(2); len(s.Nodes) != 2 || slices.ContainsFunc(s.Nodes, func(n subscribersNode) bool { return n.Name == "node0" }) {
+			t.Errorf("%+v", s)
+		}
 	})
 }
 
