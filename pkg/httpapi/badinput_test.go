@@ -40,6 +40,8 @@ const (
 
 var v1SkipsPages = map[string]int{"pageNo": 200, "pageSize": 200}
 
+var noClient = map[string]int{"clientId": 404}
+
 var endpoints = []endpoint{
 	{"POST /v1/ns/instance", atA, "serviceName ip port", described, 200, nil},
 	{"DELETE /v1/ns/instance", atA, "serviceName ip port", ofInstance + " ephemeral", 200, nil},
@@ -60,6 +62,7 @@ var endpoints = []endpoint{
 	{"GET /v1/ns/service", "serviceName=a", "serviceName", ofService, 400, nil},
 	{"GET /v1/ns/service/list", "pageNo=1&pageSize=10", "pageNo pageSize", "groupName namespaceId pageNo pageSize", 200, v1SkipsPages},
 	{"GET /v1/ns/service/selector/types", "", "", "", 200, nil},
+	{"GET /v1/ns/service/subscribers", "serviceName=a", "serviceName", ofService + " pageNo pageSize aggregation:healthyOnly", 200, v1SkipsPages},
 	{"/v1/ns/service/names", "expr=a", "", "namespaceId expr", 200, nil},
 
 	{"GET /v1/ns/catalog/service", "serviceName=a", "serviceName", ofService, 404, map[string]int{"serviceName=": 404}}, // golden scenario 17
@@ -91,6 +94,12 @@ var endpoints = []endpoint{
 	{"GET /v2/ns/service", "serviceName=a", "serviceName", ofService, 400, nil},
 	{"GET /v2/ns/service/list", "pageNo=1&pageSize=10", "", "groupName namespaceId pageNo pageSize", 200, nil},
 	{"/v2/ns/catalog/instances", "serviceName=a&pageNo=1&pageSize=10", "serviceName", ofService + " pageNo pageSize healthyOnly enabledOnly:healthyOnly", 200, nil},
+	{"GET /v2/ns/client", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v2/ns/client/publish/list", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v2/ns/client/subscribe/list", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v2/ns/client/list", "", "", "", 200, nil},
+	{"GET /v2/ns/client/service/publisher/list", "serviceName=a", "serviceName", ofService + " ip port ephemeral", 200, nil},
+	{"GET /v2/ns/client/service/subscriber/list", "serviceName=a", "serviceName", ofService + " ip port ephemeral", 200, nil},
 	{"PUT /v2/ns/health", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
 	{"PUT /v2/ns/health/instance", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
 
@@ -115,6 +124,14 @@ var endpoints = []endpoint{
 	{"GET /v3/admin/ns/service/list", "pageNo=1&pageSize=10", "", "namespaceId pageNo pageSize ignoreEmptyService:healthyOnly withInstances:healthyOnly", 200, nil},
 	{"GET /v3/admin/ns/service/selector/types", "", "", "", 200, nil},
 
+	{"GET /v3/admin/ns/service/subscribers", "serviceName=a", "serviceName", ofService + " pageNo pageSize aggregation:healthyOnly", 200, nil},
+	{"GET /v3/admin/ns/client", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v3/admin/ns/client/publish/list", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v3/admin/ns/client/subscribe/list", "clientId=" + connID, "clientId", "clientId", 200, noClient},
+	{"GET /v3/admin/ns/client/list", "", "", "", 200, nil},
+	{"GET /v3/admin/ns/client/service/publisher/list", "serviceName=a", "serviceName", ofService + " ip port ephemeral", 200, nil},
+	{"GET /v3/admin/ns/client/service/subscriber/list", "serviceName=a", "serviceName", ofService + " ip port ephemeral", 200, nil},
+
 	{"PUT /v3/admin/ns/cluster", "serviceName=p&clusterName=c&checkPort=80&useInstancePort4Check=true&healthChecker={\"type\":\"TCP\"}",
 		"serviceName clusterName checkPort useInstancePort4Check healthChecker", ofService + " clusterName checkPort:port healthChecker metadata useInstancePort4Check:healthy", 400, nil},
 	{"PUT /v3/admin/ns/health/instance", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
@@ -122,7 +139,7 @@ var endpoints = []endpoint{
 }
 
 // covered are the paths that must have a row.
-var covered = regexp.MustCompile(`^/v[123]/(client/|admin/)?ns/(instance|service|catalog|cluster|health|api)(/|$)`)
+var covered = regexp.MustCompile(`^/v[123]/(client/|admin/)?ns/(instance|service|client|catalog|cluster|health|api)(/|$)`)
 
 // badValues of a parameter in a version.
 func badValues(param string, v version) []string {
@@ -142,6 +159,8 @@ func badValues(param string, v version) []string {
 		bad = []string{long(65), "a b", "a/b"}
 	case "clusters":
 		bad = []string{long(65), "a b", "a,b c", strings.Repeat("c,", 3000)}
+	case "clientId":
+		bad = []string{"x", "10.0.0.7:8080#false", "10.0.0.7:99999#true", "#", long(5000)}
 	case "ip":
 		bad = []string{long(129), "10.1.1 .1", "地址"}
 	case "port":
@@ -257,7 +276,7 @@ func TestBadInput(t *testing.T) {
 }
 
 func badInput(t *testing.T, e endpoint, method, path string) {
-	f, v := newFixture(t), versionOf(path)
+	f, v := newFixture(t, withClients(new([]Subscribed))), versionOf(path)
 	f.play(t, []step{
 		ok("POST instance?" + atA),
 		ok("POST service?serviceName=described"),
