@@ -22,7 +22,7 @@ func (s *Store) do(ctx context.Context, cmd *pb.Command, checks ...error) error 
 	}
 	cmd.Id = make([]byte, len(commandID{}))
 	rand.Read(cmd.Id) // it never fails
-	cmd.Clock, cmd.Version = uint64(s.clock.Now()), 1
+	cmd.Clock, cmd.Version = uint64(s.clock.Now()), max(1, cmd.Version)
 	r, err := s.apply(ctx, cmd)
 	if err != nil {
 		return err
@@ -107,11 +107,33 @@ func (s *Store) PutCluster(ctx context.Context, key registry.ServiceKey, c *regi
 // PutOverride is an operator's edit of an instance, which need not be there.
 // It takes the place of an earlier one; with merge the parts that are nil stay
 // as they were set before, and so does stickiness. An edit without any part is
-// none. The revision of o is not read.
+// none. An eviction stays as it is, see Evict. Evicted and Revision of o are not
+// read.
 func (s *Store) PutOverride(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, o registry.Override, merge bool) error {
 	return s.do(ctx, &pb.Command{Op: &pb.Command_PutOverride{PutOverride: &pb.PutOverride{
 		Service: serviceMessage(key), Ip: k.IP, Port: uint32(k.Port), Cluster: k.Cluster, Merge: merge, Enabled: o.Enabled, Weight: o.Weight,
 		HasMetadata: o.Metadata != nil, Metadata: metadataMessage(o.Metadata), Sticky: o.Sticky}}}, checkService(key), checkOverride(k, &o))
+}
+
+// Evict keeps an instance from being seen, whoever registers it, until that is
+// lifted; with untilGone it ends like an edit that is not sticky, except that
+// deregistering does not end it. The instance need not be there. What was set
+// before of weight, metadata and so on stays. ErrNotUnderstood: some node of
+// the cluster is too old.
+func (s *Store) Evict(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, untilGone bool) error {
+	return s.evict(ctx, key, k, true, !untilGone)
+}
+
+// Lift ends an eviction and leaves the rest of the edit as it is. ErrNotFound:
+// the instance is not evicted.
+func (s *Store) Lift(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey) error {
+	return s.evict(ctx, key, k, false, false)
+}
+
+func (s *Store) evict(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, evicted, sticky bool) error {
+	return s.do(ctx, &pb.Command{Version: versionEvictions, Op: &pb.Command_PutOverride{PutOverride: &pb.PutOverride{
+		Service: serviceMessage(key), Ip: k.IP, Port: uint32(k.Port), Cluster: k.Cluster, Merge: true, Sticky: sticky, Evicted: &evicted}}},
+		checkService(key), checkKey(k))
 }
 
 // EndOverrides ends edits that are not sticky and have not been made anew

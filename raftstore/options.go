@@ -13,9 +13,12 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
+// Versions of commands: from which on there is something.
+const versionEvictions = 2
+
 // CommandVersion is the newest Command.version that this release applies. A
 // node announces it ([Member.Commands]).
-const CommandVersion = 1
+const CommandVersion = versionEvictions
 
 // A Member is a node as membership sees it.
 type Member struct {

@@ -36,6 +36,7 @@ type tables struct {
 	// snapshot, too, and is copied before it is changed.
 	epoch      uint64
 	services   map[registry.ServiceKey]*service
+	edited     map[registry.ServiceKey]struct{} // those with edits
 	namespaces map[string]Namespace
 	switches   map[string]string
 	users      map[string]User
@@ -77,6 +78,7 @@ type override struct {
 func newTables() *tables {
 	return &tables{
 		services:   map[registry.ServiceKey]*service{},
+		edited:     map[registry.ServiceKey]struct{}{},
 		namespaces: map[string]Namespace{},
 		switches:   map[string]string{},
 		users:      map[string]User{},
@@ -183,13 +185,16 @@ func (t *tables) setOverride(s *service, row *override) {
 		s.overrides[at] = row
 	} else {
 		s.overrides = slices.Insert(s.overrides, at, row)
+		t.edited[s.key] = struct{}{}
 	}
 	t.sum += t.hashOf(func(b []byte) []byte { return appendOverrideRow(b, s.key, row) })
 }
 
 func (t *tables) dropOverride(s *service, at int) {
 	t.sum -= t.hashOf(func(b []byte) []byte { return appendOverrideRow(b, s.key, s.overrides[at]) })
-	s.overrides = slices.Delete(s.overrides, at, at+1)
+	if s.overrides = slices.Delete(s.overrides, at, at+1); len(s.overrides) == 0 {
+		delete(t.edited, s.key)
+	}
 }
 
 // set and unset keep the sum of the tables that are plain maps.
@@ -361,6 +366,34 @@ func (s *Store) Override(key registry.ServiceKey, ik registry.InstanceKey) (regi
 		return registry.Override{}, false
 	}
 	return of.overrides[at].Override, true
+}
+
+// An Edit is what an operator has set of one instance.
+type Edit struct {
+	Service registry.ServiceKey
+	registry.InstanceKey
+	registry.Override
+	Clock registry.Stamp // when it was made, on the node that was asked
+}
+
+// Edits are the edits of operators in a namespace, evictions among them, sorted
+// by service and instance; "": of all namespaces.
+func (s *Store) Edits(namespace string) (all []Edit) {
+	s.fsm.mu.RLock()
+	for key := range s.fsm.tables.edited {
+		if namespace != "" && key.Namespace != namespace {
+			continue
+		}
+		of := s.fsm.tables.services[key]
+		for _, o := range of.overrides {
+			all = append(all, Edit{of.key, o.InstanceKey, o.Override, o.clock})
+		}
+	}
+	s.fsm.mu.RUnlock()
+	slices.SortFunc(all, func(a, b Edit) int {
+		return cmp.Or(compareServices(a.Service, b.Service), compareKeys(a.InstanceKey, b.InstanceKey))
+	})
+	return all
 }
 
 // Namespaces are those that were made, by id.

@@ -431,6 +431,10 @@ const (
 // service.
 var ErrPersistentService = errors.New("service is persistent")
 
+// ErrEvicted says that all that a client registers in a service was evicted by
+// an operator. What it says is kept all the same, unseen: lifting shows it.
+var ErrEvicted = errors.New("instance was evicted by an operator")
+
 // Kind is what this node knows of a service.
 func (r *Registry) Kind(key ServiceKey) ServiceKind {
 	sh := r.shard(key)
