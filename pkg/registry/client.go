@@ -74,7 +74,9 @@ var ErrClientClosed = errors.New("client is closed")
 //
 // In a service that is persistent the client gets [ErrPersistentService]
 // (semantics D12), with more than [Options.MaxPerClient] instances in all
-// services together [ErrTooMany]; nothing changes then.
+// services together [ErrTooMany]; nothing changes then. If all of them are
+// evicted it gets [ErrEvicted], each time; unlike the others that does not say
+// that nothing was registered.
 //
 // The registry keeps the instances; the caller must not change them.
 func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) error {
@@ -86,6 +88,7 @@ func (c *Client) Register(key ServiceKey, instances []*Instance, batch bool) err
 // removal of that copy does not hide it (design §3, HTTP clients whose owner
 // changes); 0: now. Unlike an identical registration it changes the clock of
 // an instance that is shown as this client's already; it never sets one back.
+// An evicted one is adopted without a word: its client has not asked for it.
 func (c *Client) Adopt(key ServiceKey, i *Instance, since Stamp) error {
 	c.registry.opts.Clock.Adopt(since) // what is registered later is newer
 	return c.register(key, []*Instance{i}, false, restamp{true, since})
@@ -138,10 +141,14 @@ func (c *Client) register(key ServiceKey, instances []*Instance, batch bool, at 
 	first := !s.published()
 	tell := r.registerLocked(sh, s, c, instances, batch, at)
 	tell.presence = first
+	var err error
+	if len(s.overrides) > 0 && !at.given {
+		err = r.refuseLocked(sh, s, c, instances, &tell)
+	}
 	sh.mu.Unlock()
 	c.mu.Unlock()
 	r.tell(key, tell)
-	return nil
+	return err
 }
 
 func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []*Instance, batch bool, at restamp) news {

@@ -163,10 +163,14 @@ next:
 	rows, edits := k.durable()
 	var out []string
 	line := func(at InstanceKey, weight float64, healthy bool, of Life, client string) {
+		evicted := ""
 		if o := edits[at]; o != nil {
 			weight = *o.Weight
+			if o.Evicted {
+				evicted = "evicted "
+			}
 		}
-		out = append(out, fmt.Sprint(at.IP, " w", weight, " ", healthy, " ", of, " ", client))
+		out = append(out, fmt.Sprint(evicted, at.IP, " w", weight, " ", healthy, " ", of, " ", client))
 	}
 	for at, c := range best {
 		if rows[at] == nil {
@@ -197,8 +201,12 @@ func (c candidate) beats(o candidate) bool {
 
 func (k *knower) shows() []string {
 	var out []string
-	for _, e := range k.Snapshot(order).Instances {
+	snap := k.Snapshot(order)
+	for _, e := range snap.Instances {
 		out = append(out, fmt.Sprint(e.IP, " w", e.Weight, " ", e.Healthy, " ", e.Life, " ", e.Client))
+	}
+	for _, e := range snap.Evicted {
+		out = append(out, fmt.Sprint("evicted ", e.IP, " w", e.Weight, " ", e.Healthy, " ", e.Life, " ", e.Client))
 	}
 	slices.Sort(out)
 	return out
@@ -387,7 +395,7 @@ func converge(t *testing.T, seed uint64) {
 			k := InstanceKey{ip(), 80, DefaultCluster}
 			ch := OverrideChange{InstanceKey: k, Cause: CauseOverrideEnded, Clock: n.opts.Clock.Now()}
 			if rng.IntN(3) > 0 {
-				ch.Is, ch.Cause = &Override{Weight: new(float64(3 + rng.IntN(2))), Sticky: rng.IntN(3) == 0, Revision: uint64(len(committed))}, CauseOperator
+				ch.Is, ch.Cause = &Override{Weight: new(float64(3 + rng.IntN(2))), Evicted: rng.IntN(2) == 0, Sticky: rng.IntN(3) == 0, Revision: uint64(len(committed))}, CauseOperator
 			}
 			committed = append(committed, Change{Service: order, Overrides: []OverrideChange{ch}})
 			say("log %d: edit of %s: %v", len(committed), k.IP, ch.Is != nil)

@@ -26,7 +26,8 @@ type PersistentChange struct {
 	InstanceKey
 	Is    *Persistent // nil: it is gone
 	Cause Cause
-	Clock Stamp // of the command, the same on all nodes; 0: not known
+	Clock Stamp  // of the command, the same on all nodes; 0: not known
+	By    string // who asked for it; "": not known
 }
 
 // A Persistent is an instance that stays until it is deregistered.
@@ -44,7 +45,8 @@ type OverrideChange struct {
 	InstanceKey
 	Is    *Override // nil: it is over
 	Cause Cause
-	Clock Stamp // of the command, the same on all nodes; 0: not known
+	Clock Stamp  // of the command, the same on all nodes; 0: not known
+	By    string // who asked for it; "": not known
 }
 
 // An Edit names an operator's edit at a revision.
@@ -83,7 +85,15 @@ type override struct {
 	Override
 	seen Stamp // when its instance was last there
 	over bool  // the instance has said goodbye here; the log does not know yet
+	// refused are clients whose registration of an evicted instance is in the
+	// history: once for each, and no more than maxRefused.
+	refused map[string]struct{}
 }
+
+const maxRefused = 32
+
+// evicts reports whether readers do not see the instance. o may be nil.
+func (o *override) evicts() bool { return o != nil && o.Evicted }
 
 // healthy is what is shown: by the newest check or, if that is not newer, as
 // it was registered.
@@ -148,10 +158,13 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 	var touched []touch
 	var by []why
 	deleted := false
-	touches := func(k InstanceKey, cause Cause, clock Stamp) {
+	touches := func(k InstanceKey, cause Cause, clock Stamp, who string) {
 		reason := why{cause: cause, clock: clock} // of the log: the same on all nodes
 		if clock == 0 {
 			reason = r.ownWhy(cause, "", now)
+		}
+		if who != "" && reason.byHand() {
+			reason.client = "operator " + who
 		}
 		touched = append(touched, touch{k, len(by)})
 		by = append(by, reason)
@@ -163,21 +176,32 @@ func (r *Registry) commit(key ServiceKey, changes []Change) {
 		}
 		// What becomes of the instance is the reason, not of the edit with it.
 		for _, o := range c.Overrides {
+			cause := o.Cause
+			was := s.overrides[o.InstanceKey].evicts()
 			s.setOverride(o.InstanceKey, o.Is, now)
-			touches(o.InstanceKey, o.Cause, o.Clock)
+			switch is := s.overrides[o.InstanceKey].evicts(); {
+			case is && !was:
+				cause = CauseEvicted
+			case was && !is && cause == CauseOverrideEnded:
+				cause = CauseEvictionEnded
+			case was && !is:
+				cause = CauseLifted
+			}
+			touches(o.InstanceKey, cause, o.Clock, o.By)
 		}
 		for _, i := range c.Instances {
 			if !i.Is.probedAs(s.persistent[i.InstanceKey]) {
 				n.durable = &durableNews{committed: true}
 			}
 			r.persistLocked(s, i.InstanceKey, i.Is, now)
-			touches(i.InstanceKey, i.Cause, i.Clock)
+			touches(i.InstanceKey, i.Cause, i.Clock, i.By)
 		}
 	}
 	n.changed = r.showLocked(sh, s, touched, now, by...)
 	if !n.changed && s.meta != meta {
 		// It says how the list is to be read.
-		s.publish(s.snapshot.Load().Instances, now)
+		as := s.snapshot.Load()
+		s.publish(as.Instances, as.Evicted, now)
 		n.changed = true
 	}
 	s.refuses = s.kindLocked() == PersistentService
@@ -248,6 +272,9 @@ func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {
 	next := &override{Override: *is, seen: now}
 	if was := s.overrides[k]; was != nil {
 		next.over = was.over && was.Revision == is.Revision
+		if was.Evicted && is.Evicted { // it is the same eviction
+			next.refused = was.refused
+		}
 	}
 	if s.overrides == nil {
 		s.overrides = map[InstanceKey]*override{}
@@ -257,10 +284,11 @@ func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {
 
 // endOverride ends the edit of an instance whose client has said goodbye, here
 // at once; the log is to be told. The goodbye of a client is not that of a
-// persistent instance.
+// persistent instance. An eviction does not end by it: its client would say
+// goodbye and come back.
 func (s *service) endOverride(n *news, k InstanceKey) {
 	o := s.overrides[k]
-	if o == nil || o.Sticky || o.over || s.persistent[k] != nil {
+	if o == nil || o.Sticky || o.Evicted || o.over || s.persistent[k] != nil {
 		return
 	}
 	o.over = true
@@ -274,6 +302,8 @@ func (s *service) endOverride(n *news, k InstanceKey) {
 type durableNews struct {
 	committed bool // instances, or how they are checked
 	over      []Edit
+	refused   []InstanceKey // that a client registered though they are evicted
+	client    string        // which
 }
 
 func (r *Registry) tellDurable(key ServiceKey, n *durableNews) {
@@ -285,6 +315,43 @@ func (r *Registry) tellDurable(key ServiceKey, n *durableNews) {
 			r.opts.OverrideOver(e)
 		}
 	}
+	if r.opts.Refused != nil {
+		for _, k := range n.refused {
+			r.opts.Refused(key, k, n.client)
+		}
+	}
+}
+
+// refuseLocked takes note of evicted instances that an own client has
+// registered, and returns [ErrEvicted] if all are. What the client says is
+// registered all the same, unseen.
+func (r *Registry) refuseLocked(sh *shard, s *service, c *Client, instances []*Instance, n *news) error {
+	evicted := 0
+	for _, i := range instances {
+		k := i.InstanceKey
+		o := s.overrides[k]
+		if !o.evicts() {
+			continue
+		}
+		evicted++
+		if _, told := o.refused[c.id]; told || len(o.refused) >= maxRefused {
+			continue
+		}
+		if o.refused == nil {
+			o.refused = map[string]struct{}{}
+		}
+		o.refused[c.id] = struct{}{}
+		now := r.opts.Clock.Now()
+		r.record(r.historyLocked(sh, s), []Event{{At: now, Origin: r.opts.Life, Clock: now, Cause: CauseRefused, Client: c.id, Key: k}})
+		if n.durable == nil {
+			n.durable = &durableNews{client: c.id}
+		}
+		n.durable.refused = append(n.durable.refused, k)
+	}
+	if evicted == 0 || evicted < len(instances) {
+		return nil
+	}
+	return ErrEvicted
 }
 
 // EndedOverrides are the edits that are over here while the log still has
@@ -431,8 +498,8 @@ const (
 // service.
 var ErrPersistentService = errors.New("service is persistent")
 
-// ErrEvicted says that all that a client registers in a service was evicted by
-// an operator. What it says is kept all the same, unseen: lifting shows it.
+// ErrEvicted says that all that a client has registered with one call was
+// evicted by an operator. It is kept all the same, unseen: lifting shows it.
 var ErrEvicted = errors.New("instance was evicted by an operator")
 
 // Kind is what this node knows of a service.

@@ -24,26 +24,31 @@ const (
 	CauseBeatTimeout    Cause = "beat timeout" // removed
 	CauseOperator       Cause = "operator"
 	CauseOverrideEnded  Cause = "operator's override ended"
-	CauseMoving         Cause = "moving"           // its client is expected elsewhere; nothing visible
-	CauseAdopted        Cause = "orphan adopted"   // somebody living stands behind it again; nothing visible
-	CauseOrphaned       Cause = "node gone"        // it showed what was removed elsewhere meanwhile
-	CauseOrphanExpired  Cause = "orphan expired"   // its node did not come back, nor its client
-	CauseProbeFailed    Cause = "probe failed"     // an orphan whose address did not answer
-	CauseReturned       Cause = "returned"         // its node came back
-	CauseHideEnded      Cause = "no longer hidden" // what hid it is too old
-	CauseCheckFailed    Cause = "check failed"     // of a persistent instance: unhealthy
-	CauseCheckPassed    Cause = "check passed"     // healthy
+	CauseEvicted        Cause = "evicted by an operator"
+	CauseLifted         Cause = "eviction lifted"
+	CauseEvictionEnded  Cause = "eviction ended"             // its instance was gone for long
+	CauseRefused        Cause = "registration while evicted" // by an own client, which was told so
+	CauseMoving         Cause = "moving"                     // its client is expected elsewhere; nothing visible
+	CauseAdopted        Cause = "orphan adopted"             // somebody living stands behind it again; nothing visible
+	CauseOrphaned       Cause = "node gone"                  // it showed what was removed elsewhere meanwhile
+	CauseOrphanExpired  Cause = "orphan expired"             // its node did not come back, nor its client
+	CauseProbeFailed    Cause = "probe failed"               // an orphan whose address did not answer
+	CauseReturned       Cause = "returned"                   // its node came back
+	CauseHideEnded      Cause = "no longer hidden"           // what hid it is too old
+	CauseCheckFailed    Cause = "check failed"               // of a persistent instance: unhealthy
+	CauseCheckPassed    Cause = "check passed"               // healthy
 )
 
 // An Event is one change of one instance of a service. Nil Before: the
 // instance came; nil After: it went. Of those that only say who stands behind
 // it (CauseMoving, CauseAdopted) both are the same: there was nothing to see.
+// Those of an eviction may have neither: the instance is not shown.
 type Event struct {
 	At            Stamp // on this node
 	Origin        Life  // who wrote it; zero: the log of the cluster
 	Clock         Stamp // and when; with Key this identifies the change in the cluster
 	Cause         Cause
-	Client        string // whose claim came, changed or went
+	Client        string // whose claim came, changed or went; or the operator who changed it, if known
 	Key           InstanceKey
 	Before, After *Instance
 }

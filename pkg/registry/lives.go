@@ -239,8 +239,9 @@ func (r *Registry) ForgetLife(id Life) {
 	}
 }
 
-// Orphans visits the instances that are shown on behalf of a life, in no
-// order of the services. No lock is held meanwhile.
+// Orphans visits the instances that are shown on behalf of a life, or would be
+// if they were not evicted, in no order of the services. No lock is held
+// meanwhile.
 func (r *Registry) Orphans(id Life, visit func(ServiceKey, *Shown)) {
 	l := (*r.lives.Load())[id]
 	if l == nil {
@@ -250,9 +251,12 @@ func (r *Registry) Orphans(id Life, visit func(ServiceKey, *Shown)) {
 	keys := r.servicesOf(l)
 	l.mu.Unlock()
 	for _, key := range keys {
-		for _, e := range r.Snapshot(key).Instances {
-			if e.Life == id {
-				visit(key, e)
+		snap := r.Snapshot(key)
+		for _, list := range [...][]*Shown{snap.Instances, snap.Evicted} {
+			for _, e := range list {
+				if e.Life == id {
+					visit(key, e)
+				}
 			}
 		}
 	}

@@ -43,6 +43,10 @@ type Options struct {
 	// log is to be told. What gets lost on the way is among EndedOverrides.
 	// May be nil.
 	OverrideOver func(Edit)
+	// Refused is called in the same way when an own client has registered an
+	// instance that an operator evicted, once for each client and eviction,
+	// and for no more than a few clients of one. May be nil.
+	Refused func(key ServiceKey, evicted InstanceKey, client string)
 	// HideAge is how long (milliseconds) hides and probe results are
 	// remembered after they were made, and health checks of instances that
 	// are not there; 0: 10 minutes.

@@ -200,14 +200,14 @@ func (r *Registry) unpublishLocked(sh *shard, s *service, p *publication) {
 }
 
 // publish makes the next snapshot readable.
-func (s *service) publish(instances []*Shown, now Stamp) {
-	s.snapshot.Store(&Snapshot{Service: s.key, Version: now, Instances: instances, Meta: s.meta})
+func (s *service) publish(instances, evicted []*Shown, now Stamp) {
+	s.snapshot.Store(&Snapshot{Service: s.key, Version: now, Instances: instances, Evicted: evicted, Meta: s.meta})
 }
 
 // restate is publish for instances that look the same as before.
-func (s *service) restate(instances []*Shown) {
+func (s *service) restate(instances, evicted []*Shown) {
 	old := s.snapshot.Load()
-	next := &Snapshot{Service: s.key, Version: old.Version, Instances: instances, Meta: s.meta}
+	next := &Snapshot{Service: s.key, Version: old.Version, Instances: instances, Evicted: evicted, Meta: s.meta}
 	next.sum.Store(old.sum.Load())
 	s.snapshot.Store(next)
 }
@@ -223,6 +223,20 @@ type why struct {
 // ownWhy is of what was written, or decided, on this node.
 func (r *Registry) ownWhy(cause Cause, client string, now Stamp) why {
 	return why{cause, client, r.opts.Life, now}
+}
+
+// byHand reports whether it is an operator's doing.
+func (w *why) byHand() bool {
+	return w.cause == CauseOperator || w.cause == CauseEvicted || w.cause == CauseLifted
+}
+
+// of is whom the history names: the operator, if it is one and known, else the
+// client.
+func (w *why) of(client string) string {
+	if w.byHand() && w.client != "" {
+		return w.client
+	}
+	return client
 }
 
 // A touch names an instance whose claims, hides, override, check or row in the
@@ -244,7 +258,8 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 		})
 		touched = slices.CompactFunc(touched, func(a, b touch) bool { return a.InstanceKey == b.InstanceKey })
 	}
-	old := s.snapshot.Load().Instances
+	snap := s.snapshot.Load()
+	old, evicted := snap.Instances, snap.Evicted
 	visible := false
 	var one [1]Event
 	events := one[:0]
@@ -264,18 +279,31 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 			e.Before = was.Instance
 		}
 		is := s.shown(k)
+		o := s.overrides[k]
+		if is != nil && o != nil && !o.over {
+			is.Instance = o.apply(is.Instance)
+		}
+		if o.evicts() || len(evicted) > 0 {
+			var out *Shown
+			if o.evicts() {
+				if is, out = nil, is; out != nil && there {
+					e.Cause = CauseEvicted // whatever else happened in the same moment
+				}
+			}
+			evicted = replaced(evicted, k, out)
+		}
 		if is == nil {
-			if there {
-				if why.cause == CauseRegistered {
+			switch {
+			case there:
+				if e.Cause == CauseRegistered {
 					e.Cause = CauseReplaced // its client publishes something else
 				}
-				e.Client = was.Client
+				e.Client = why.of(was.Client)
 				events, visible = append(events, e), true
+			case why.cause == CauseEvicted, why.cause == CauseLifted, why.cause == CauseEvictionEnded:
+				events = append(events, e) // there was nothing to see
 			}
 			continue
-		}
-		if o := s.overrides[k]; o != nil && !o.over {
-			is.Instance = o.apply(is.Instance)
 		}
 		e.After = is.Instance
 		switch {
@@ -283,7 +311,7 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 			if there && why.cause == CauseRegistered {
 				e.Cause = CauseChanged
 			}
-			e.Client = is.Client
+			e.Client = why.of(is.Client)
 			events, visible = append(events, e), true
 		case is.standsAs(was):
 			is = was
@@ -299,21 +327,45 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	}
 	next = append(next, rest...)
 	if visible {
-		s.publish(next, now)
+		s.publish(next, evicted, now)
 		r.instances.Add(int64(len(next) - len(old)))
-	} else if !slices.Equal(old, next) {
-		s.restate(next)
+	} else if !slices.Equal(old, next) || !slices.Equal(snap.Evicted, evicted) {
+		s.restate(next, evicted)
 	}
 	if len(events) > 0 {
-		if s.history == nil {
-			if s.history = sh.history[s.key]; s.history == nil {
-				s.history = &history{own: r.own}
-				sh.history[s.key] = s.history
-			}
-		}
-		r.record(s.history, events)
+		r.record(r.historyLocked(sh, s), events)
 	}
 	return visible
+}
+
+// historyLocked finds or makes the history of a service.
+func (r *Registry) historyLocked(sh *shard, s *service) *history {
+	if s.history == nil {
+		if s.history = sh.history[s.key]; s.history == nil {
+			s.history = &history{own: r.own}
+			sh.history[s.key] = s.history
+		}
+	}
+	return s.history
+}
+
+// replaced is a list of a snapshot with another line for an instance; nil: with
+// none. The list itself is not changed, and returned if nothing is.
+func replaced(list []*Shown, k InstanceKey, is *Shown) []*Shown {
+	i, there := slices.BinarySearchFunc(list, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+	switch {
+	case is == nil && !there, is != nil && there && is.equal(list[i].Instance) && is.standsAs(list[i]):
+		return list
+	case is == nil && len(list) == 1:
+		return nil
+	case is == nil:
+		return slices.Delete(slices.Clone(list), i, i+1)
+	case there:
+		list = slices.Clone(list)
+		list[i] = is
+		return list
+	}
+	return slices.Insert(slices.Clone(list), i, is)
 }
 
 // shown is what readers see of an instance, but for an operator's edit, or nil.

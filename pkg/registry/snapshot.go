@@ -104,6 +104,18 @@ func (s *Snapshot) Get(k InstanceKey) (*Shown, bool) {
 	return s.Instances[i], true
 }
 
+// Find is Get for evicted instances, too.
+func (s *Snapshot) Find(k InstanceKey) (*Shown, bool) {
+	if e, ok := s.Get(k); ok || len(s.Evicted) == 0 {
+		return e, ok
+	}
+	i, ok := slices.BinarySearchFunc(s.Evicted, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+	if !ok {
+		return nil, false
+	}
+	return s.Evicted[i], true
+}
+
 // Select returns the hosts a reader gets, in the order of Instances, and
 // whether the protection threshold is reached: then all of them are to be
 // shown healthy, whatever their Healthy says. Order of the rules: cluster,
