@@ -16,7 +16,7 @@ import (
 // command, so that it comes to the same on every node.
 func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	clock := registry.Stamp(cmd.GetClock())
-	b.clock = clock
+	b.clock, b.asked = clock, prefix(cmd.GetRemote(), maxRemote)
 	switch op := cmd.GetOp().(type) {
 	case *pb.Command_PutInstance:
 		return t.putInstance(op.PutInstance, clock, b)
@@ -31,6 +31,9 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 	case *pb.Command_PutCluster:
 		return t.putCluster(op.PutCluster, b)
 	case *pb.Command_PutOverride:
+		if cmd.GetVersion() < versionEvictions {
+			op.PutOverride.Evicted = nil // as for releases that do not know it
+		}
 		return t.putOverride(op.PutOverride, clock, b)
 	case *pb.Command_EndOverrides:
 		return t.endOverrides(op.EndOverrides, b)
@@ -127,7 +130,7 @@ func (t *tables) removeInstance(op *pb.RemoveInstance, b *batch) *pb.Result {
 	was := s.instances[at]
 	t.dropInstance(s, at)
 	b.instance(s.key, was.InstanceKey, nil, registry.CauseDeregistered)
-	if at, there := s.override(was.InstanceKey); there && !s.overrides[at].Sticky {
+	if at, there := s.override(was.InstanceKey); there && !s.overrides[at].Sticky && !s.overrides[at].Evicted {
 		t.dropOverride(s, at) // a stranger on the same address must not inherit it
 		b.override(s.key, was.InstanceKey, nil, registry.CauseOverrideEnded)
 	}
@@ -288,6 +291,13 @@ func (t *tables) putOverride(op *pb.PutOverride, clock registry.Stamp, b *batch)
 		}
 		row.Sticky = row.Sticky || was.Sticky
 	}
+	evicted := there && s.overrides[at].Evicted
+	switch {
+	case op.Evicted == nil && evicted: // only who says so ends it
+		row.Evicted, row.Sticky = true, row.Sticky || s.overrides[at].Sticky
+	case op.Evicted != nil && !row.Evicted && !evicted:
+		return refuse(pb.Result_NOT_FOUND, "instance %s:%d of cluster %s in service %s is not evicted", row.IP, row.Port, row.Cluster, key.Grouped())
+	}
 	if row.empty() {
 		if there {
 			s = t.writable(key)
@@ -372,6 +382,7 @@ func (t *tables) removeUser(name string) *pb.Result {
 // new picture of a service whatever the number of commands.
 type batch struct {
 	clock   registry.Stamp // of the command that is carried out
+	asked   string         // for it; "": not known
 	changes []registry.Change
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
@@ -406,7 +417,7 @@ func (b *batch) instance(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Instances = append(c.Instances, registry.PersistentChange{})
 	}
-	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
+	c.Instances[at] = registry.PersistentChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock, By: b.asked}
 }
 
 func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
@@ -419,7 +430,7 @@ func (b *batch) override(key registry.ServiceKey, k registry.InstanceKey, is *re
 		b.at[what] = at
 		c.Overrides = append(c.Overrides, registry.OverrideChange{})
 	}
-	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock}
+	c.Overrides[at] = registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause, Clock: b.clock, By: b.asked}
 }
 
 func (b *batch) described(key registry.ServiceKey, meta *registry.ServiceMeta) {
@@ -484,12 +495,12 @@ func differ(was, is *service) registry.Change {
 		}
 		instance(i.InstanceKey, &i.Persistent, cause)
 	}
-	override := func(k registry.InstanceKey, is *registry.Override, cause registry.Cause) {
-		c.Overrides = append(c.Overrides, registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause})
+	override := func(k registry.InstanceKey, is *registry.Override, cause registry.Cause, clock registry.Stamp) {
+		c.Overrides = append(c.Overrides, registry.OverrideChange{InstanceKey: k, Is: is, Cause: cause, Clock: clock})
 	}
 	for _, o := range was.overrides {
 		if _, there := is.override(o.InstanceKey); !there {
-			override(o.InstanceKey, nil, registry.CauseOverrideEnded)
+			override(o.InstanceKey, nil, registry.CauseOverrideEnded, 0)
 		}
 	}
 	for n, o := range is.overrides {
@@ -497,7 +508,7 @@ func differ(was, is *service) registry.Change {
 			is.overrides[n] = was.overrides[at]
 			continue
 		}
-		override(o.InstanceKey, &o.Override, registry.CauseOperator)
+		override(o.InstanceKey, &o.Override, registry.CauseOperator, o.clock)
 	}
 	return c
 }

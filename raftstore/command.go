@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +24,7 @@ func (s *Store) do(ctx context.Context, cmd *pb.Command, checks ...error) error 
 	cmd.Id = make([]byte, len(commandID{}))
 	rand.Read(cmd.Id) // it never fails
 	cmd.Clock, cmd.Version = uint64(s.clock.Now()), max(1, cmd.Version)
+	cmd.Remote = prefix(strings.ToValidUTF8(registry.WhoAsked(ctx), ""), maxRemote)
 	r, err := s.apply(ctx, cmd)
 	if err != nil {
 		return err
@@ -45,7 +47,12 @@ func metadataMessage(md registry.Metadata) []string {
 // PutInstance registers a persistent instance, or changes it: the address
 // stands once in its service. Of one that is there the health stays as it is.
 // ErrWrongKind: operators described the service as ephemeral.
+// [registry.ErrEvicted]: they evicted the instance, as far as this node knows;
+// should another know more, it stays unseen all the same.
 func (s *Store) PutInstance(ctx context.Context, key registry.ServiceKey, i *registry.Instance) error {
+	if o, there := s.Override(key, i.InstanceKey); there && o.Evicted {
+		return registry.ErrEvicted
+	}
 	return s.do(ctx, &pb.Command{Op: &pb.Command_PutInstance{PutInstance: &pb.PutInstance{
 		Service: serviceMessage(key),
 		Instance: &pb.Instance{Ip: i.IP, Port: uint32(i.Port), Cluster: i.Cluster, Id: i.ID, Weight: i.Weight, Healthy: i.Healthy, Enabled: i.Enabled,

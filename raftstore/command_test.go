@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ import (
 )
 
 // alone opens a store that is a cluster of its own.
-func alone(t *testing.T) (*Store, *shown) {
+func alone(t *testing.T, change ...func(*Options)) (*Store, *shown) {
 	p := &shown{services: map[registry.ServiceKey]*view{}}
 	o := DefaultOptions()
 	o.ID, o.Dir, o.NoSync = "n1", t.TempDir(), true
@@ -26,6 +27,9 @@ func alone(t *testing.T) (*Store, *shown) {
 	o.Members = func() []Member { return []Member{{ID: "n1", Alive: true, Commands: CommandVersion}} }
 	o.Projection, o.Clock = p, registry.NewClock(0, 0)
 	o.Logger, o.Metrics = zaptest.NewLogger(t), prometheus.NewRegistry()
+	for _, f := range change {
+		f(&o)
+	}
 	s, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -190,4 +194,77 @@ func TestRefusedIsItsCode(t *testing.T) {
 	if len(pb.Result_Code_name) != 7 {
 		t.Error("a code without an error")
 	}
+}
+
+func TestEvict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var old atomic.Bool // there is a node of an older release
+		s, p := alone(t, func(o *Options) {
+			o.Members = func() []Member {
+				all := []Member{{ID: "n1", Alive: true, Commands: CommandVersion}}
+				if old.Load() {
+					all = append(all, Member{ID: "n2", Alive: true, Commands: 1})
+				}
+				return all
+			}
+		})
+		defer s.Close(context.Background())
+		ctx := registry.AskedBy(t.Context(), "10.0.0.5\xff")
+		good := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		other := registry.ServiceKey{Namespace: "dev", Group: "g", Name: "s"}
+		in := &registry.Instance{InstanceKey: demoKey, Weight: 1, Persistent: true}
+		good(s.PutInstance(ctx, demo, in))
+		good(s.PutOverride(ctx, demo, demoKey, registry.Override{Weight: new(2.0)}, false))
+		good(s.Evict(ctx, demo, demoKey, false))
+		good(s.Evict(ctx, other, demoKey, true))
+		good(s.Evict(ctx, other, registry.InstanceKey{IP: "10.0.0.0", Port: 1, Cluster: "c"}, false))
+		if o := p.services[demo].Overrides[demoKey]; !o.Evicted || !o.Sticky || *o.Weight != 2 {
+			t.Errorf("%+v", o)
+		}
+		if err := s.PutInstance(ctx, demo, in); !errors.Is(err, registry.ErrEvicted) {
+			t.Errorf("registered again: %v", err)
+		}
+		good(s.PutInstance(ctx, demo, &registry.Instance{InstanceKey: registry.InstanceKey{IP: demoKey.IP, Port: 81, Cluster: "DEFAULT"}, Persistent: true}))
+
+		var got []string
+		for _, e := range s.Edits("") {
+			if e.Clock == 0 || e.Revision == 0 {
+				t.Errorf("%+v", e)
+			}
+			got = append(got, fmt.Sprint(e.Service, " ", e.InstanceKey, " ", e.Evicted, " ", e.Sticky))
+		}
+		want := []string{"dev/g/s {10.0.0.0 1 c} true true", "dev/g/s {10.0.0.1 80 DEFAULT} true false", "public/DEFAULT_GROUP/demo {10.0.0.1 80 DEFAULT} true true"}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("edits (-want +got):\n%s", diff)
+		}
+		if n := len(s.Edits("dev")); n != 2 {
+			t.Errorf("%d in dev", n)
+		}
+		if s.Edits("none") != nil {
+			t.Error("edits of a namespace that is not there")
+		}
+		good(s.Lift(ctx, demo, demoKey))
+		if o, _ := s.Override(demo, demoKey); o.Evicted || *o.Weight != 2 {
+			t.Errorf("%+v", o)
+		}
+		good(s.PutInstance(ctx, demo, in))
+		for _, k := range []registry.InstanceKey{demoKey, {IP: "10.0.0.9", Port: 1, Cluster: "c"}} {
+			if err := s.Lift(ctx, demo, k); !errors.Is(err, ErrNotFound) {
+				t.Errorf("%v", err)
+			}
+		}
+		if err := s.Evict(ctx, demo, registry.InstanceKey{IP: "10.0.0.9"}, false); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%v", err)
+		}
+		old.Store(true) // it would pass an eviction over
+		if err := s.Evict(ctx, demo, demoKey, false); !errors.Is(err, ErrNotUnderstood) {
+			t.Errorf("%v", err)
+		}
+		good(s.PutOverride(ctx, demo, demoKey, registry.Override{Weight: new(3.0)}, false))
+	})
 }

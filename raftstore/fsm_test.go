@@ -632,3 +632,103 @@ func TestStringsAreShared(t *testing.T) {
 		}
 	}
 }
+
+func TestEvictions(t *testing.T) {
+	s := newScript(t)
+	as := func(version uint32, evicted *bool, f func(*pb.PutOverride)) *pb.Command {
+		cmd := putOverride(func(op *pb.PutOverride) {
+			op.Merge, op.Evicted = true, evicted
+			if f != nil {
+				f(op)
+			}
+		})
+		s.n++
+		cmd.Id, cmd.Clock, cmd.Version, cmd.Remote = binary.BigEndian.AppendUint64(make([]byte, 8), s.n), uint64(stamp(s.n)), version, "10.0.0.5"
+		return cmd
+	}
+	came := func(code pb.Result_Code, cmd *pb.Command) {
+		t.Helper()
+		if r := s.again(cmd); r.GetCode() != code {
+			t.Fatalf("%v came to %v", cmd, r)
+		}
+		s.check(t)
+	}
+	is := func(want *registry.Override) {
+		t.Helper()
+		of := s.tables.services[demo]
+		at, there := of.override(demoKey)
+		if there != (want != nil) {
+			t.Fatalf("it is there: %v", there)
+		}
+		if !there {
+			return
+		}
+		got := of.overrides[at].Override
+		got.Revision = 0
+		if diff := gocmp.Diff(*want, got); diff != "" {
+			t.Fatalf("(-want +got):\n%s", diff)
+		}
+	}
+	evict, lift := new(true), new(false)
+	sticky := func(op *pb.PutOverride) { op.Sticky = true }
+
+	came(pb.Result_DONE, as(1, evict, nil)) // a release that does not know it passes it over
+	is(nil)
+	came(pb.Result_NOT_FOUND, as(2, lift, nil))
+	came(pb.Result_DONE, as(2, evict, sticky))
+	s.tells(registry.Change{Service: demo, Overrides: []registry.OverrideChange{{InstanceKey: demoKey, Cause: registry.CauseOperator, By: "10.0.0.5",
+		Is: &registry.Override{Evicted: true, Sticky: true, Revision: s.tables.index}}}})
+	is(&registry.Override{Evicted: true, Sticky: true})
+	// Nothing but a word on it ends it: not another edit, nor one that takes the
+	// place of all, nor what ends edits by itself, nor a goodbye.
+	s.done(putOverride(func(op *pb.PutOverride) { op.Weight = new(3.0) }))
+	is(&registry.Override{Evicted: true, Sticky: true, Weight: new(3.0)})
+	s.done(putOverride(nil))
+	is(&registry.Override{Evicted: true, Sticky: true})
+	s.done(putOverride(func(op *pb.PutOverride) { op.Enabled, op.Merge = new(false), true }))
+	s.done(putInstance(nil))
+	s.done(removeInstance())
+	s.nothing(endOverrides(nil))
+	is(&registry.Override{Evicted: true, Sticky: true, Enabled: new(false)})
+	came(pb.Result_DONE, as(2, lift, nil))
+	is(&registry.Override{Sticky: true, Enabled: new(false)}) // the rest is as it was
+	came(pb.Result_NOT_FOUND, as(2, lift, nil))
+	s.done(endOverrides(func(e *pb.EndOverrides_Edit) { e.Sticky = true }))
+	is(nil)
+
+	// Until it is gone: a goodbye does not end it, absence does.
+	came(pb.Result_DONE, as(2, evict, nil))
+	s.done(putInstance(nil))
+	s.done(removeInstance())
+	is(&registry.Override{Evicted: true})
+	s.done(endOverrides(func(e *pb.EndOverrides_Edit) { e.Revision = s.tables.services[demo].overrides[0].Revision }))
+	is(nil)
+	if len(s.tables.edited) > 0 || len(s.tables.services) > 0 {
+		t.Error("something is left")
+	}
+	came(pb.Result_DONE, as(2, evict, nil))
+	came(pb.Result_DONE, as(2, lift, nil)) // the last part of it
+	is(nil)
+	came(pb.Result_DONE, as(2, evict, sticky))
+	s.done(removeService())
+	is(nil)
+
+	long := as(2, evict, nil)
+	long.Remote = strings.Repeat("ä", maxRemote)
+	came(pb.Result_DONE, long)
+	if by := s.heard[0][0].Overrides[0].By; len(by) != maxRemote {
+		t.Errorf("%d bytes of who asked", len(by))
+	}
+	// A follower that is given a snapshot knows since when.
+	var file bytes.Buffer
+	if err := s.backup(&file); err != nil {
+		t.Fatal(err)
+	}
+	f := newScript(t)
+	if err := f.Restore(io.NopCloser(&file)); err != nil {
+		t.Fatal(err)
+	}
+	if o := f.heard[0][0].Overrides[0]; !o.Is.Evicted || o.Clock != stamp(s.n) {
+		t.Errorf("%+v", o)
+	}
+}

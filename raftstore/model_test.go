@@ -115,6 +115,7 @@ func (m *machine) check(t testing.TB) {
 		t.Fatalf("a snapshot that was read is not written the same (%v)", err)
 	}
 	want := map[registry.ServiceKey]*view{}
+	edited := 0
 	for key, s := range m.tables.services {
 		if s.key != key || s.meta == nil && len(s.instances) == 0 && len(s.overrides) == 0 {
 			t.Fatalf("%v has nothing, or another key", key)
@@ -131,6 +132,14 @@ func (m *machine) check(t testing.TB) {
 			v.Overrides[o.InstanceKey] = o.Override
 		}
 		want[key] = v
+		if _, known := m.tables.edited[key]; known != (len(s.overrides) > 0) {
+			t.Fatalf("%v is among those with edits: %v, it has %d", key, known, len(s.overrides))
+		} else if known {
+			edited++
+		}
+	}
+	if edited != len(m.tables.edited) {
+		t.Fatalf("%d services have edits, %d are known", edited, len(m.tables.edited))
 	}
 	if reflect.DeepEqual(want, m.shown.services) {
 		return // many times as fast
@@ -218,7 +227,9 @@ func (g *generator) command() *pb.Command {
 			Name: g.cluster(), Checker: pick(g, "NONE", "NONE", "TCP"), CheckPort: g.port(), Metadata: g.metadata(), ExpectedCode: 200}}}
 	case 14, 15:
 		cmd.Op = &pb.Command_PutOverride{PutOverride: &pb.PutOverride{Service: g.service(), Ip: g.ip(), Port: g.port(), Cluster: g.cluster(),
-			Merge: g.yes(), Enabled: g.maybe(), Weight: g.amount(), HasMetadata: g.yes(), Metadata: g.metadata(), Sticky: g.IntN(4) == 0}}
+			Merge: g.yes(), Enabled: g.maybe(), Weight: g.amount(), HasMetadata: g.yes(), Metadata: g.metadata(), Sticky: g.IntN(4) == 0,
+			Evicted: pick(g, nil, nil, new(true), new(false))}}
+		cmd.Version = pick[uint32](g, 1, 2, 2)
 	case 16:
 		cmd.Op = &pb.Command_EndOverrides{EndOverrides: &pb.EndOverrides{Edits: []*pb.EndOverrides_Edit{{Service: g.service(), Ip: g.ip(), Port: g.port(),
 			Cluster: g.cluster(), Revision: uint64(g.IntN(3)) * uint64(g.IntN(300)), Sticky: g.yes(), Cause: pick(g, "", "operator")}}}}
@@ -239,7 +250,7 @@ func (g *generator) command() *pb.Command {
 	case 21:
 		switch g.IntN(3) { // cannot be carried out
 		case 0:
-			cmd.Version = 2
+			cmd.Version = CommandVersion + 1
 		case 1:
 			cmd.Id = cmd.Id[:15]
 		}

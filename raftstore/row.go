@@ -82,7 +82,8 @@ func appendOverrideRow(b []byte, key registry.ServiceKey, o *override) []byte {
 			}
 			b = appendBool(b, 8, len(o.Metadata) > 0)
 			b = appendMetadata(b, 9, o.Metadata)
-			return appendBool(b, 10, o.Sticky)
+			b = appendBool(b, 10, o.Sticky)
+			return appendBool(b, 11, o.Evicted)
 		})
 		b = appendNumber(b, 2, o.Revision)
 		return appendFixed(b, 3, uint64(o.clock))

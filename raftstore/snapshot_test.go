@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
 )
 
@@ -125,6 +126,27 @@ func TestFormat1(t *testing.T) {
 	var again bytes.Buffer
 	if err := tables.freeze().write(&again); err != nil || !bytes.Equal(again.Bytes(), want) {
 		t.Error("a snapshot of version 1 is written in another way")
+	}
+}
+
+// An eviction is written as the library would, and those without are as in
+// version 1.
+func TestFormatOfEvictions(t *testing.T) {
+	o := &override{InstanceKey: demoKey, Override: registry.Override{Weight: new(2.0), Sticky: true, Evicted: true, Revision: 7}, clock: stamp(1)}
+	got := appendOverrideRow(nil, demo, o)
+	want, err := proto.MarshalOptions{Deterministic: true}.Marshal(&pb.Row{Row: &pb.Row_Override{Override: &pb.OverrideRow{
+		Edit:     &pb.PutOverride{Service: serviceMessage(demo), Ip: demoKey.IP, Port: uint32(demoKey.Port), Cluster: demoKey.Cluster, Weight: new(2.0), Sticky: true, Evicted: new(true)},
+		Revision: 7, Clock: uint64(stamp(1))}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%x\nwant\n%x", got, want)
+	}
+	bare := *o
+	bare.Evicted = false
+	if n := len(appendOverrideRow(nil, demo, &bare)); n != len(got)-2 {
+		t.Errorf("%d bytes without, %d with", n, len(got))
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	maxDescribed = 1 << 20  // a service with all its clusters
 	maxEdits     = 512      // of one EndOverrides
 	maxText      = 8192     // of a result
+	maxRemote    = 128      // of who asked
 )
 
 // checkText checks a text that may be empty.
@@ -284,7 +285,7 @@ func (t *tables) cluster(m *pb.ServiceCluster) (*registry.ClusterMeta, error) {
 
 // edit does not set a revision.
 func (t *tables) edit(m *pb.PutOverride) (registry.InstanceKey, registry.Override, error) {
-	o := registry.Override{Sticky: m.GetSticky()}
+	o := registry.Override{Sticky: m.GetSticky(), Evicted: m.GetEvicted()}
 	if m != nil && m.Enabled != nil {
 		o.Enabled = new(m.GetEnabled())
 	}
@@ -302,7 +303,9 @@ func (t *tables) edit(m *pb.PutOverride) (registry.InstanceKey, registry.Overrid
 }
 
 // empty reports whether an edit changes nothing.
-func (o *override) empty() bool { return o.Enabled == nil && o.Weight == nil && len(o.Metadata) == 0 }
+func (o *override) empty() bool {
+	return o.Enabled == nil && o.Weight == nil && len(o.Metadata) == 0 && !o.Evicted
+}
 
 // sortedSet is a list without order or repetitions as the tables keep it.
 func sortedSet(list []string) []string {
@@ -312,9 +315,11 @@ func sortedSet(list []string) []string {
 }
 
 // shorten keeps a text within a limit.
-func shorten(s string) string {
-	if len(s) <= maxText {
+func shorten(s string) string { return prefix(s, maxText) }
+
+func prefix(s string, longest int) string {
+	if len(s) <= longest {
 		return s
 	}
-	return strings.ToValidUTF8(s[:maxText], "")
+	return strings.ToValidUTF8(s[:longest], "")
 }
