@@ -172,21 +172,25 @@ func (b *Beats) Clients() int {
 }
 
 // Register publishes the instance as the one of its ip:port in the service: an
-// instance in another cluster is replaced.
+// instance in another cluster is replaced. With [registry.ErrEvicted] it is
+// published all the same, and its beats are taken: nobody sees it.
 func (b *Beats) Register(key registry.ServiceKey, inst *registry.Instance) error {
 	b.opts.Awake()
 	c := b.lock(address{inst.IP, inst.Port}, true)
 	defer b.unlock(c)
-	if err := c.registry.Register(key, []*registry.Instance{inst}, false); err != nil {
-		return fmt.Errorf("registering %s in %v: %w", c.registry.ID(), key, err)
+	err := c.registry.Register(key, []*registry.Instance{inst}, false)
+	if err != nil {
+		err = fmt.Errorf("registering %s in %v: %w", c.registry.ID(), key, err)
 	}
-	c.leases[key] = &lease{instance: inst, healthy: inst.Healthy, beat: time.Now(), since: b.sinceOf(c, key, inst)}
-	return nil
+	if err == nil || errors.Is(err, registry.ErrEvicted) {
+		c.leases[key] = &lease{instance: inst, healthy: inst.Healthy, beat: time.Now(), since: b.sinceOf(c, key, inst)}
+	}
+	return err
 }
 
 // sinceOf is the registration clock of what the client has just registered.
 func (b *Beats) sinceOf(c *client, key registry.ServiceKey, inst *registry.Instance) registry.Stamp {
-	shown, ok := b.opts.Registry.Snapshot(key).Get(inst.InstanceKey)
+	shown, ok := b.opts.Registry.Snapshot(key).Find(inst.InstanceKey)
 	if !ok || !b.own(c, shown) {
 		return 0
 	}
@@ -327,7 +331,7 @@ func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newe
 	if newest == nil {
 		return v, nil
 	}
-	if shown, ok := b.opts.Registry.Snapshot(key).Get(newest.InstanceKey); ok {
+	if shown, ok := b.opts.Registry.Snapshot(key).Find(newest.InstanceKey); ok {
 		v.shown, v.since, v.living = true, shown.Since, shown.State == registry.Living && !shown.Moving
 		v.theirs = shown.Client != c.registry.ID()
 		v.own = b.own(c, shown)
@@ -501,7 +505,7 @@ func later(a, b time.Time) time.Time {
 // metadata is that of the instance as readers see it, with an operator's
 // override; or as it was registered, where another client's is shown.
 func (b *Beats) metadata(c *client, key registry.ServiceKey, l *lease) registry.Metadata {
-	if shown, ok := b.opts.Registry.Snapshot(key).Get(l.instance.InstanceKey); ok && shown.Client == c.registry.ID() {
+	if shown, ok := b.opts.Registry.Snapshot(key).Find(l.instance.InstanceKey); ok && shown.Client == c.registry.ID() {
 		return shown.Metadata
 	}
 	return l.instance.Metadata
