@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strconv"
@@ -257,7 +258,8 @@ func (c *conn) setup(stream grpc.ServerStream, setup *nacos.ConnectionSetupReque
 // register publishes for the client. If the connection has ended meanwhile, as
 // moving, this came too late to stand for a client that is there.
 func (c *conn) register(key registry.ServiceKey, instances []*registry.Instance, batch bool) error {
-	if err := c.client.Register(key, instances, batch); err != nil {
+	err := c.client.Register(key, instances, batch)
+	if err != nil && !errors.Is(err, registry.ErrEvicted) { // then it is registered, unseen
 		return err
 	}
 	select {
@@ -265,7 +267,7 @@ func (c *conn) register(key registry.ServiceKey, instances []*registry.Instance,
 		c.client.Move()
 	default:
 	}
-	return nil
+	return err
 }
 
 // abilities are what this server can do of the keys that SDKs know

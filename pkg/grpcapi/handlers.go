@@ -132,7 +132,7 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 			return nil, err
 		}
 		if err := c.register(key, []*registry.Instance{i}, false); err != nil {
-			return nil, wrongKind(err, key, false)
+			return nil, unregistered(err, key, i, 1, false)
 		}
 	case nacos.OpDeregister:
 		var which registry.InstanceKey
@@ -149,13 +149,22 @@ func instance(_ *Server, c *conn, req *nacos.InstanceRequest) (*nacos.Payload, e
 	return nacos.OperationResponse(nacos.TypeInstanceResponse, req.Type, req.RequestID), nil
 }
 
-// wrongKind words the error of a registration in a persistent service
-// (grpc-protocol §5.3).
-func wrongKind(err error, key registry.ServiceKey, batch bool) error {
-	if errors.Is(err, registry.ErrPersistentService) {
+// unregistered words the error of a registration: in a persistent service
+// (grpc-protocol §5.3), or of instances that are evicted.
+func unregistered(err error, key registry.ServiceKey, first *registry.Instance, instances int, batch bool) error {
+	switch {
+	case errors.Is(err, registry.ErrPersistentService):
 		return refuse(nacos.CodeInvalidParam, nacos.RefusedEphemeral(key, batch))
+	case errors.Is(err, registry.ErrEvicted):
+		return evicted(key, first.InstanceKey, instances)
 	}
 	return err
+}
+
+// evicted is typed: after an ErrorResponse the Go SDK goes to another server,
+// registers there, is refused there as well, and so on without an end.
+func evicted(key registry.ServiceKey, first registry.InstanceKey, instances int) error {
+	return &refusal{typed: true, code: nacos.CodeInvalidParam, text: nacos.RefusedEvicted(key, first, instances)}
 }
 
 // publishable checks an instance and turns it into the registry's.
@@ -211,7 +220,7 @@ func batch(_ *Server, c *conn, req *nacos.BatchInstanceRequest) (*nacos.Payload,
 		}
 	}
 	if err := c.register(key, instances, true); err != nil {
-		return nil, wrongKind(err, key, true)
+		return nil, unregistered(err, key, instances[0], len(instances), true)
 	}
 	return nacos.OperationResponse(nacos.TypeBatchInstanceResponse, req.Type, req.RequestID), nil
 }

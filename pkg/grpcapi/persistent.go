@@ -24,6 +24,7 @@ type Refusal struct {
 	Text      string // "": that of the error
 	WrongKind bool   // the service is ephemeral; the rest is not used
 	NotFound  bool   // there is nothing to remove, which is no failure
+	Evicted   bool   // an operator evicted the instance; the rest is not used
 }
 
 // persistentLimit bounds a write: SDKs give up after 3 s.
@@ -78,6 +79,8 @@ func persistent(ctx context.Context, s *Server, _ *conn, req *nacos.InstanceRequ
 	switch {
 	case r.NotFound && req.Type == nacos.OpDeregister:
 		return done, nil
+	case r.Evicted:
+		return nil, evicted(key, i.InstanceKey, 1)
 	case r.WrongKind:
 		return nil, refuse(nacos.CodeInvalidParam, nacos.RefusedPersistent(key))
 	case r.Code != 0:

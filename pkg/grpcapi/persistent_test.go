@@ -30,6 +30,8 @@ func explain(err error) Refusal {
 		return Refusal{NotFound: true}
 	case errEphemeral:
 		return Refusal{WrongKind: true}
+	case registry.ErrEvicted:
+		return Refusal{Evicted: true}
 	case errNoLeader:
 		return Refusal{Code: nacos.CodeServerError, Text: nacos.NoLeader}
 	}

@@ -2,6 +2,7 @@ package nacos
 
 import (
 	"encoding/json"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,18 @@ func RefusedEphemeral(key registry.ServiceKey, batch bool) string {
 // RefusedPersistent is RefusedEphemeral the other way round.
 func RefusedPersistent(key registry.ServiceKey) string {
 	return "errCode: 400, errMsg: Current service " + key.Grouped() + " is ephemeral service, can't register persistent instance. "
+}
+
+// RefusedEvicted is what a client is told that registers an instance, the first
+// of so many, which an operator has evicted.
+func RefusedEvicted(key registry.ServiceKey, first registry.InstanceKey, instances int) string {
+	what := "instance " + net.JoinHostPort(first.IP, strconv.Itoa(first.Port))
+	was, stays := "was", "stays"
+	if instances > 1 {
+		what += " and the other " + strconv.Itoa(instances-1) + " of the batch"
+		was, stays = "were", "stay"
+	}
+	return what + " of " + key.Grouped() + " " + was + " evicted by an operator and " + stays + " out until that is lifted (starling evict --lift)"
 }
 
 // NoLeader is what a client is told when nothing can be written to the log,
