@@ -110,7 +110,12 @@ func writeHistory(p *process, h *api.History) error {
 			}
 			cells = append(cells, "seen by "+strings.Join(by, ", "))
 		}
-		cells = append(cells, "(client "+cmp.Or(c.Client, "unknown")+")")
+		switch by, ok := strings.CutPrefix(c.Client, "operator "); {
+		case ok:
+			cells = append(cells, "(operator "+by+")")
+		default:
+			cells = append(cells, "(client "+cmp.Or(c.Client, "unknown")+")")
+		}
 		if d := details(c.Before, c.After); d != "" {
 			cells = append(cells, d)
 		}

@@ -50,7 +50,7 @@ type Change struct {
 	Node     string    `json:"node"`
 	NodeName string    `json:"nodeName"`
 	Epoch    uint64    `json:"epoch,omitzero"` // which run of that node
-	Client   string    `json:"client"`         // id of the client whose claim came, changed or went
+	Client   string    `json:"client"`         // id of the client whose claim came, changed or went; "operator ADDRESS" if one did it
 	Before   *Instance `json:"before,omitempty"`
 	After    *Instance `json:"after,omitempty"`
 	SeenBy   []string  `json:"seenBy"` // ids of the nodes that remember it
@@ -95,12 +95,14 @@ type Event struct {
 	Clock         uint64
 	Cause, Client string
 	InstanceKey
-	// Nil: it came; it went. If both are equal there was nothing to see.
+	// Nil: it came; it went. If both are equal, or nil, there was nothing to see.
 	Before, After *Instance
 }
 
 func (e *Event) kind() string {
 	switch {
+	case e.Before == nil && e.After == nil:
+		return KindStayed // an eviction of what was not shown
 	case e.Before == nil:
 		return KindCame
 	case e.After == nil:
@@ -122,28 +124,32 @@ var explanations = map[string]struct {
 	text string
 	each bool
 }{
-	"registered":                {text: "A client registered it."},
-	"changed":                   {text: "Its client registered it with other values."},
-	"replaced":                  {text: "Its client published something else for the service instead."},
-	"deregistered":              {text: "A client deregistered it: an orderly stop, or somebody's call of the API."},
-	"connection lost":           {text: "The connection of its client ended without a deregistration: the process was killed, crashed or lost its network."},
-	"connection idle":           {text: "Its client was silent and did not answer when asked: the process hangs, or its host or network is gone."},
-	"push not acknowledged":     {text: "Its client did not acknowledge what it was sent, so its connection was closed: the process hangs, or takes nothing any more."},
-	"node stopped":              {text: "The node that its client was attached to stopped."},
-	"beat missed":               {text: "No beat came in time over HTTP; it counts as unhealthy."},
-	"beat resumed":              {text: "Its beats came again; it counts as healthy."},
-	"beat timeout":              {text: "No beat came over HTTP for so long that it was removed: the process is gone or cannot reach the cluster."},
-	"check failed":              {text: "Its health check found it unhealthy."},
-	"check passed":              {text: "Its health check found it healthy again."},
-	"operator":                  {text: "An operator edited it."},
-	"operator's override ended": {text: "What an operator had set for it ended."},
-	"moving":                    {text: "The connection of its client ended while its node drained, stood still or a node was silent: the client is expected to connect to another node."},
-	"node gone":                 {text: "Its node is gone, and another showed what had been removed meanwhile.", each: true},
-	"no longer hidden":          {text: "What had hidden it is too old to count.", each: true},
-	"orphan adopted":            {text: "Its node was gone, and its client registered it again with another node.", each: true},
-	"orphan expired":            {text: "Its node was gone, and its client did not register it again before the lease ended.", each: true},
-	"probe failed":              {text: "Its node was silent, its client did not come to another, and its address did not answer when dialled.", each: true},
-	"returned":                  {text: "Its node came back.", each: true},
+	"registered":                 {text: "A client registered it."},
+	"changed":                    {text: "Its client registered it with other values."},
+	"replaced":                   {text: "Its client published something else for the service instead."},
+	"deregistered":               {text: "A client deregistered it: an orderly stop, or somebody's call of the API."},
+	"connection lost":            {text: "The connection of its client ended without a deregistration: the process was killed, crashed or lost its network."},
+	"connection idle":            {text: "Its client was silent and did not answer when asked: the process hangs, or its host or network is gone."},
+	"push not acknowledged":      {text: "Its client did not acknowledge what it was sent, so its connection was closed: the process hangs, or takes nothing any more."},
+	"node stopped":               {text: "The node that its client was attached to stopped."},
+	"beat missed":                {text: "No beat came in time over HTTP; it counts as unhealthy."},
+	"beat resumed":               {text: "Its beats came again; it counts as healthy."},
+	"beat timeout":               {text: "No beat came over HTTP for so long that it was removed: the process is gone or cannot reach the cluster."},
+	"check failed":               {text: "Its health check found it unhealthy."},
+	"check passed":               {text: "Its health check found it healthy again."},
+	"operator":                   {text: "An operator edited it."},
+	"operator's override ended":  {text: "What an operator had set for it ended."},
+	"evicted by an operator":     {text: "An operator evicted it: it stays out, whoever registers it, until that is lifted (starling evict --lift)."},
+	"eviction lifted":            {text: "An operator lifted its eviction: it is shown if a client has it registered."},
+	"eviction ended":             {text: "It was evicted until it was gone, and it has been gone for long enough."},
+	"registration while evicted": {text: "A client registered it and was told that an operator evicted it; it is shown once that is lifted."},
+	"moving":                     {text: "The connection of its client ended while its node drained, stood still or a node was silent: the client is expected to connect to another node."},
+	"node gone":                  {text: "Its node is gone, and another showed what had been removed meanwhile.", each: true},
+	"no longer hidden":           {text: "What had hidden it is too old to count.", each: true},
+	"orphan adopted":             {text: "Its node was gone, and its client registered it again with another node.", each: true},
+	"orphan expired":             {text: "Its node was gone, and its client did not register it again before the lease ended.", each: true},
+	"probe failed":               {text: "Its node was silent, its client did not come to another, and its address did not answer when dialled.", each: true},
+	"returned":                   {text: "Its node came back.", each: true},
 }
 
 // eachWithin is how far apart nodes may find the same by themselves: leases end

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"errors"
+
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -63,7 +65,11 @@ func (s *Server) takeBeat(c *call, key registry.ServiceKey, at registry.Instance
 		if err != nil {
 			return err
 		}
-		if err := s.publish(key, inst); err != nil {
+		// The client of an evicted instance lives. That it stays out it is told
+		// when it registers.
+		if err := s.opts.Beats.Register(key, inst); errors.Is(err, registry.ErrPersistentService) {
+			return errEphemeral(key)
+		} else if err != nil && !errors.Is(err, registry.ErrEvicted) {
 			return err
 		}
 	}
@@ -103,7 +109,7 @@ func (s *Server) interval(key registry.ServiceKey, inst *registry.Instance) int6
 		return nacos.DefaultBeatInterval
 	}
 	md := inst.Metadata
-	if shown, ok := s.opts.Registry.Snapshot(key).Get(inst.InstanceKey); ok {
+	if shown, ok := s.opts.Registry.Snapshot(key).Find(inst.InstanceKey); ok {
 		md = shown.Metadata
 	}
 	return nacos.MetadataMillis(md, nacos.KeyBeatInterval, nacos.DefaultBeatInterval)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -53,6 +54,7 @@ const (
 	NotEmpty
 	WrongKind
 	Invalid
+	Evicted // an operator evicted the instance
 )
 
 // durableLimit bounds a write. The log tries again as long as there can be a
@@ -67,7 +69,8 @@ func (s *Server) durably(c *call, write func(context.Context, Durable) error) (R
 	// it: the log decides whether it is written, and that is what is answered.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), durableLimit)
 	defer cancel()
-	err := write(ctx, s.opts.Durable)
+	who, _, _ := net.SplitHostPort(c.r.RemoteAddr)
+	err := write(registry.AskedBy(ctx, who), s.opts.Durable)
 	if err == nil {
 		return 0, nil
 	}

@@ -191,6 +191,11 @@ func errPersistent(key registry.ServiceKey) error {
 	return &apiError{status: http.StatusBadRequest, text: nacos.RefusedPersistent(key)}
 }
 
+// errEvicted: an operator evicted the instance.
+func errEvicted(key registry.ServiceKey, at registry.InstanceKey) error {
+	return &apiError{status: http.StatusBadRequest, text: nacos.RefusedEvicted(key, at, 1), code: codeInstance}
+}
+
 // errRefused is a write that the log has not taken, as far as it means the same
 // for all of them. Clients try a 500 again at another server.
 func errRefused(r Refusal) error {

@@ -35,8 +35,11 @@ func (s *Server) register(c *call) error {
 // publish registers the instance of an HTTP client that this node keeps.
 func (s *Server) publish(key registry.ServiceKey, inst *registry.Instance) error {
 	err := s.opts.Beats.Register(key, inst)
-	if errors.Is(err, registry.ErrPersistentService) {
+	switch {
+	case errors.Is(err, registry.ErrPersistentService):
 		return errEphemeral(key)
+	case errors.Is(err, registry.ErrEvicted):
+		return errEvicted(key, inst.InstanceKey)
 	}
 	return err
 }
@@ -51,6 +54,8 @@ func (s *Server) registerPersistent(c *call, key registry.ServiceKey, inst *regi
 	switch {
 	case refused == WrongKind:
 		return errPersistent(key)
+	case refused == Evicted:
+		return errEvicted(key, inst.InstanceKey)
 	case err != nil:
 		return err
 	}
@@ -249,7 +254,8 @@ func (s *Server) logWhyItStays(key registry.ServiceKey, at registry.InstanceKey,
 	}
 }
 
-// detail serves GET instance (http-api §5.5); disabled ones are found too.
+// detail serves GET instance (http-api §5.5); disabled ones are found too,
+// evicted ones are not there.
 func (s *Server) detail(c *call) error {
 	key, at, err := c.instance()
 	if err != nil {

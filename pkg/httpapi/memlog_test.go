@@ -69,6 +69,9 @@ func (m *memLog) PutInstance(_ context.Context, key registry.ServiceKey, i *regi
 		if s := m.services[key]; s != nil && !s.Persistent {
 			return registry.Change{}, refused(WrongKind, "ephemeral")
 		}
+		if m.edits[key][i.InstanceKey].Evicted {
+			return registry.Change{}, refused(Evicted, "evicted")
+		}
 		now := m.clock.Now()
 		is := &registry.Persistent{Instance: i, Since: now, Judged: now}
 		c := registry.Change{Service: key}
@@ -127,7 +130,20 @@ func (m *memLog) PutOverride(_ context.Context, key registry.ServiceKey, k regis
 				edit.Metadata = was.Metadata
 			}
 		}
-		edit.Revision = m.revision
+		edit.Revision, edit.Evicted = m.revision, m.edits[key][k].Evicted
+		if m.edits[key] == nil {
+			m.edits[key] = map[registry.InstanceKey]registry.Override{}
+		}
+		m.edits[key][k] = edit
+		return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &edit, Cause: registry.CauseOperator}}}, nil
+	})
+}
+
+// evict evicts an instance, or lifts that.
+func (m *memLog) evict(key registry.ServiceKey, k registry.InstanceKey, evicted bool) {
+	_ = m.change(func() (registry.Change, error) {
+		edit := m.edits[key][k]
+		edit.Revision, edit.Evicted, edit.Sticky = m.revision, evicted, true
 		if m.edits[key] == nil {
 			m.edits[key] = map[registry.InstanceKey]registry.Override{}
 		}

@@ -128,7 +128,9 @@ func (s *Server) removeService(c *call) error {
 		return err
 	}
 	exists := s.opts.Registry.Exists(key)
-	if len(s.opts.Registry.Snapshot(key).Instances) > 0 {
+	// Evictions end with their service: instances that are only evicted would be
+	// back at once.
+	if snap := s.opts.Registry.Snapshot(key); len(snap.Instances)+len(snap.Evicted) > 0 {
 		return errServiceNotEmpty(key)
 	}
 	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.RemoveService(ctx, key) })

@@ -44,6 +44,13 @@ func endEdits(ctx context.Context, store *raftstore.Store, reg *registry.Registr
 	}
 }
 
+// logRefused tells of a client that has registered what an operator evicted;
+// the registry says so once for each.
+func logRefused(log *zap.Logger, key registry.ServiceKey, k registry.InstanceKey, client string) {
+	log.Info("a client registered an evicted instance, which stays out until the eviction is lifted",
+		zap.Stringer("service", key), zap.String("ip", k.IP), zap.Int("port", k.Port), zap.String("cluster", k.Cluster), zap.String("client", client))
+}
+
 // mark wakes endEdits. It does not block.
 func mark(c chan<- struct{}) {
 	select {

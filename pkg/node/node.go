@@ -124,6 +124,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
 		Durable:         func(key registry.ServiceKey) { prober.Changed(key) },
 		OverrideOver:    func(registry.Edit) { mark(overs) },
+		Refused:         func(key registry.ServiceKey, k registry.InstanceKey, client string) { logRefused(log, key, k, client) },
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)

@@ -20,6 +20,7 @@ import (
 	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
 	"github.com/starling-registry/starling/raftstore"
 )
 
@@ -280,7 +281,7 @@ func explain(err error) (httpapi.Refusal, bool) {
 	for is, code := range map[error]httpapi.RefusalCode{
 		raftstore.ErrNoLeader: httpapi.NoLeader, raftstore.ErrUnknownOutcome: httpapi.UnknownOutcome, raftstore.ErrNotUnderstood: httpapi.NotUnderstood,
 		raftstore.ErrExists: httpapi.Exists, raftstore.ErrNotFound: httpapi.NotFound, raftstore.ErrNotEmpty: httpapi.NotEmpty,
-		raftstore.ErrWrongKind: httpapi.WrongKind, raftstore.ErrInvalid: httpapi.Invalid,
+		raftstore.ErrWrongKind: httpapi.WrongKind, raftstore.ErrInvalid: httpapi.Invalid, registry.ErrEvicted: httpapi.Evicted,
 	} {
 		if errors.Is(err, is) {
 			r.Code = code
@@ -296,6 +297,8 @@ func explainSDK(err error) grpcapi.Refusal {
 		return grpcapi.Refusal{Code: nacos.CodeInvalidParam, Text: err.Error()}
 	case errors.Is(err, raftstore.ErrWrongKind):
 		return grpcapi.Refusal{WrongKind: true}
+	case errors.Is(err, registry.ErrEvicted):
+		return grpcapi.Refusal{Evicted: true}
 	case errors.Is(err, raftstore.ErrNotFound):
 		return grpcapi.Refusal{NotFound: true}
 	case errors.Is(err, raftstore.ErrNoLeader):
