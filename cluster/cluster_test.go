@@ -76,7 +76,7 @@ func (w *world) make(host, addr, id string, epoch uint64, change ...func(*Option
 	core, logs := observer.New(zapcore.DebugLevel)
 	n.logs = logs
 	n.opts = Options{
-		ID: id, Name: host, Epoch: epoch, Version: "test", Wire: 1,
+		ID: id, Name: host, Epoch: epoch, Version: "test", Wire: 1, Commands: 3,
 		Advertise: addr, HTTPPort: main8848, GRPCPort: main8848 + 1000, PeerPort: main8848 + 1001, RaftPort: main8848 - 1000, GossipPort: main8848 - gossipOffset,
 		Join: []string{"nodes.test"}, Port: main8848,
 		Lookup: n.host.Lookup, Listen: n.host.Listen, Dial: n.host.Dial,
@@ -313,7 +313,7 @@ func TestJoin(t *testing.T) {
 						t.Error("reported", n.clusterID)
 					}
 					for _, m := range n.View().Members {
-						if m.State != Alive || m.PeerPort != main8848+1001 || m.HTTPPort != main8848 || m.Version != "test" || m.Self != (m.ID == n.opts.ID) {
+						if m.State != Alive || m.PeerPort != main8848+1001 || m.HTTPPort != main8848 || m.Version != "test" || m.Wire != 1 || m.Commands != 3 || m.Self != (m.ID == n.opts.ID) {
 							t.Errorf("%+v", m)
 						}
 					}

@@ -312,7 +312,7 @@ func (c *Cluster) selfLocked() Member {
 	return Member{
 		ID: c.opts.ID, Name: c.own.name, Epoch: c.own.epoch, State: Alive, Since: c.started, Self: true, Leaving: c.own.leaving, Host: c.own.host,
 		HTTPPort: int(p[0]), GRPCPort: int(p[1]), PeerPort: int(p[2]), RaftPort: int(p[3]), GossipPort: int(p[4]),
-		Version: c.own.version, Wire: c.own.wire, Gossip: c.gossipAddr,
+		Version: c.own.version, Wire: c.own.wire, Commands: c.own.commands, Gossip: c.gossipAddr,
 	}
 }
 
