@@ -32,6 +32,10 @@ const (
 	apartBound = 4 * time.Second
 	probeBound = 180 * time.Second
 	pauseBound = 180 * time.Second
+	// evictTime is how long after an operator has the answer a node may go on
+	// to show what was evicted, if it is not cut off: it hears of it with the
+	// next entry of the log, or after showTime of raftstore.
+	evictTime = time.Second
 )
 
 // A checker knows what is true and compares it with what nodes show.
@@ -197,13 +201,14 @@ type truth struct {
 	kind                             Kind
 	listens                          bool
 	ids                              []int
+	evicted                          map[int]time.Duration // not changed
 	value, node, base                int
 	pathCutAt, beatAt, lostAt        time.Duration
 }
 
 func (s *Client) truth() truth {
 	s.mu.Lock()
-	t := truth{s.alive, s.wants, s.registered, false, s.kind, s.listens, s.ids, s.value, s.node, s.base, s.pathCutAt, s.beatAt, s.lostAt}
+	t := truth{s.alive, s.wants, s.registered, false, s.kind, s.listens, s.ids, s.evicted, s.value, s.node, s.base, s.pathCutAt, s.beatAt, s.lostAt}
 	l := s.link
 	s.mu.Unlock()
 	if l != nil {
@@ -213,7 +218,10 @@ func (s *Client) truth() truth {
 	return t
 }
 
-func (t truth) wanted(i int) bool { return t.alive && t.wants && slices.Contains(t.ids, i) }
+func (t truth) wanted(i int) bool {
+	_, evicted := t.evicted[i]
+	return t.alive && t.wants && slices.Contains(t.ids, i) && !evicted
+}
 
 // watch keeps the books, every 100 ms.
 func (k *checker) watch() {
@@ -411,7 +419,10 @@ func (k *checker) saw(node, run int, v view, how string) {
 			if t.kind == Beat {
 				patience = 65 * time.Second // beat time-out, and once more after an adoption
 			}
+			since, evicted := t.evicted[i]
 			switch {
+			case shows && evicted && now-since > evictTime:
+				k.failLocked("edit", "node%d shows %d, which has been evicted for %.1f s (%s)", node, i, (now - since).Seconds(), how)
 			case !shows && before && wanted && now-k.unwantedAt[i] > 4*time.Second && k.liveLocked(node, client, t):
 				k.failLocked("gap", "node%d loses %d, which is alive: %s client%d at node%d, registered %v (%s)", node, i, t.kind, client, t.node, t.registered, how)
 			case shows && !wanted && unwantedFor > patience && now-k.lastWhole > time.Minute && (first || !before) && k.nobodyElseLocked(node, i):

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,12 +71,13 @@ type Client struct {
 	wants      bool // to be registered
 	ids        []int
 	value      int
-	link       *link         // the newest connection
-	node       int           // where that leads; -1: none yet
-	base       int           // the node that it was last registered at; -1: none yet
-	registered bool          // the node of link has answered that it has what is wanted now
-	lostAt     time.Duration // when that ended
-	withdrawn  bool          // likewise, that it has nothing
+	link       *link                 // the newest connection
+	node       int                   // where that leads; -1: none yet
+	base       int                   // the node that it was last registered at; -1: none yet
+	registered bool                  // the node of link has answered that it has what is wanted now
+	lostAt     time.Duration         // when that ended
+	withdrawn  bool                  // likewise, that it has nothing
+	evicted    map[int]time.Duration // instances that an operator keeps out, and since when
 	subscribed bool
 	pathCutAt  time.Duration // last time when a node was out of its reach
 	beatAt     time.Duration // last beat that was answered
@@ -349,7 +351,9 @@ func (s *Client) publish() {
 	if register || withdraw {
 		s.log("registers %v: value %d, wants %v, node%d: %v", ids, value, wants, l.node, err)
 	}
-	if err == nil {
+	// One of which all instances are evicted is told so each time, and has
+	// registered them all the same.
+	if err == nil || register && strings.Contains(err.Error(), "evicted by an operator") {
 		s.mu.Lock()
 		if s.link == l && s.value == value && s.wants == wants && len(s.ids) == len(ids) {
 			s.registered, s.withdrawn = wants, !wants

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -152,12 +153,13 @@ func Parse(text string) (s Schedule, err error) {
 // (from now on that is "it"), move A (the
 // next process of a node has another address), voters A (so many nodes vote,
 // all of them running), edit A B (an operator gives instance A the weight B),
-// weighs A B (all nodes show it with that), visit A (an HTTP client registers
+// weighs A B (all nodes show it with that; 0: they do not), evict A and lift A
+// (the operator keeps it out, whatever its client does), visit A (an HTTP client registers
 // instance A, from 900, and is not heard of again), leave A (it deregisters
 // it).
 var kinds = []string{"kill", "start", "fresh", "freeze", "cont", "drain", "cut", "oneway", "heal", "iso", "healall", "streamcut", "lose", "loss",
 	"die", "update", "shrink", "dereg", "want", "pathcut", "pathheal", "gone",
-	"storm", "which", "move", "voters", "edit", "weighs", "visit", "leave"}
+	"storm", "which", "move", "voters", "edit", "weighs", "evict", "lift", "visit", "leave"}
 
 func (c *Cluster) happen(e Event) {
 	c.hist.log("* %v", e)
@@ -255,6 +257,8 @@ func (c *Cluster) happen(e Event) {
 		c.mustVote(e.A)
 	case "edit", "visit", "leave":
 		c.operate(e)
+	case "evict", "lift":
+		c.evict(e)
 	case "weighs":
 		c.mustWeigh(e.A, e.B)
 	case "gone":
@@ -310,17 +314,44 @@ func (c *Cluster) operate(e Event) {
 	if e.Kind == "edit" {
 		q.Set("weight", strconv.Itoa(e.B))
 	}
+	c.orders(e, method, "/nacos/v1/ns/instance?"+q.Encode(), "")
+}
+
+// evict keeps an instance of a client out, or ends that. Until there is an
+// answer a node may do the one or the other.
+func (c *Cluster) evict(e Event) {
+	q, s := c.place(e.A), c.clients[e.A/perClient]
+	body := fmt.Sprintf(`{"namespace":"public","group":"DEFAULT_GROUP","service":%q,"ip":%q,"port":%s,"cluster":"DEFAULT"}`, q.Get("serviceName"), q.Get("ip"), q.Get("port"))
+	evicted := func(since time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		all := maps.Clone(s.evicted)
+		if all == nil {
+			all = map[int]time.Duration{}
+		}
+		if delete(all, e.A); e.Kind == "evict" {
+			all[e.A] = since
+		}
+		s.evicted = all
+	}
+	evicted(c.now() + time.Hour)
+	c.orders(e, http.MethodPost, "/starling/v1/instances/"+e.Kind, body)
+	evicted(c.now())
+}
+
+// orders has the first node that takes it do something.
+func (c *Cluster) orders(e Event, method, path, body string) {
 	var why []string
 	for i := range c.nodes {
 		n := c.nodes[(e.A+i)%len(c.nodes)]
 		if up, frozen, _ := n.state(); !up || frozen {
 			continue
 		}
-		status, body, err := c.operator().do(n, method, "/nacos/v1/ns/instance?"+q.Encode(), limitHTTP+time.Second)
+		status, answer, err := c.operator().send(n, method, path, body, limitHTTP+time.Second)
 		if err == nil && status == http.StatusOK {
 			return
 		}
-		why = append(why, fmt.Sprintf("%s: %d %s %v", n.name, status, body, err))
+		why = append(why, fmt.Sprintf("%s: %d %s %v", n.name, status, answer, err))
 	}
 	c.check.fail("edit", "%v: %s", e, strings.Join(why, "; "))
 }

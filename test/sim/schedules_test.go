@@ -143,6 +143,13 @@ var schedules = []named{
 	{name: "log, edits", kinds: "java go java java", undo: 130 * time.Second,
 		events: "20s edit 0 5; 21s weighs 0 5; 25s pathcut 0 0; 48s weighs 0 5; 50s kill 0; 60s weighs 0 5; 62s start 0; 70s kill 0; 70s kill 1; 70s kill 2; " +
 			"75s start 0; 75s start 1; 75s start 2; 100s weighs 0 5; 105s update 0; 110s weighs 0 5; 115s dereg 0; 116s want 0; 121s weighs 0 1"},
+	// An evicted instance stays out, wherever its client goes and whatever is
+	// started again, and is there at once when that is lifted. Client 0 has both
+	// of its instances evicted: it is refused each time. Client 1 has one left.
+	{name: "log, evictions", kinds: "java go java beat", undo: 140 * time.Second,
+		events: "20s edit 0 5; 21s evict 0; 21s evict 1; 21s evict 2; 21s evict 6; 22s weighs 0 0; 22s weighs 6 0; 23s weighs 3 1; 25s kill 0; 27s update 1; 40s weighs 0 0; " +
+			"45s start 0; 50s dereg 0; 52s want 0; 56s weighs 1 0; 60s kill 0; 60s kill 1; 60s kill 2; 65s start 0; 65s start 1; 65s start 2; 85s weighs 0 0; 85s weighs 2 0; 85s weighs 3 1; " +
+			"90s lift 0; 90.5s weighs 0 5; 90.5s weighs 1 0; 95s lift 2; 95.5s weighs 2 1; 100s kill leader; 101s lift 6; 105s weighs 6 1; 110s start it; 120s lift 1; 120.5s weighs 1 1"},
 	{name: "log, edits of the absent", undo: 190 * time.Second,
 		events: "20s visit 900; 20s visit 901; 21s edit 900 5; 21s edit 901 6; 22s weighs 900 5; 70s visit 900; 71s weighs 900 5; 71s visit 901; 72s weighs 901 6; 73s leave 901; 74s visit 901; 75s weighs 901 1; 182s visit 900; 183s weighs 900 1"},
 }

@@ -295,11 +295,19 @@ func (w *writer) ask(n *Node, method, path string) answer {
 }
 
 func (w *writer) do(n *Node, method, path string, limit time.Duration) (status int, body string, err error) {
+	return w.send(n, method, path, "", limit)
+}
+
+// send is do with JSON, unless that is "".
+func (w *writer) send(n *Node, method, path, with string, limit time.Duration) (status int, body string, err error) {
 	ctx, cancel := context.WithTimeout(w.c.ctx, limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:%d%s", n.addr(), port, path), nil)
+	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:%d%s", n.addr(), port, path), strings.NewReader(with))
 	if err != nil {
 		return 0, "", err
+	}
+	if with != "" {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := w.web.Do(r)
 	if err != nil {
