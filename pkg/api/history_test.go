@@ -53,6 +53,10 @@ func TestMergeHistory(t *testing.T) {
 		}
 	}
 	f("nothing", nil)
+	f("an eviction of what is not shown", []NodeHistory{
+		{Node: "a", Events: []Event{event("1003", "", at(1001, 0), "evicted by an operator", nil, nil)}},
+		{Node: "b", Events: []Event{event("1002", "", at(1001, 0), "evicted by an operator", nil, nil)}},
+	}, `1002 stayed evicted by an operator on "" by a,b`)
 	f("seen by all is one, at the earliest time", []NodeHistory{
 		{Node: "a", Events: []Event{event("1003", "b", at(1001, 0), "registered", nil, up)}},
 		{Node: "b", Events: []Event{event("1001", "b", at(1001, 0), "registered", nil, up)}},

@@ -31,9 +31,13 @@ func TestEvicted(t *testing.T) {
 		if err := f.Register(k, i); !errors.Is(err, registry.ErrEvicted) {
 			t.Fatalf("registered: %v", err)
 		}
+		since := f.registry.Snapshot(k).Evicted[0].Since
 		for range 10 {
 			time.Sleep(5 * time.Second)
 			beat(true)
+		}
+		if e := f.registry.Snapshot(k).Evicted[0]; e.Since != since {
+			t.Error("its beats register it anew")
 		}
 		f.want(k, "")
 		evict(false)

@@ -32,6 +32,7 @@ func TestEvicted(t *testing.T) {
 		failed("POST /v2/ns/instance", at, 21004, "instance error", evictedText),
 		failed("POST /v3/client/ns/instance", at, 21004, "instance error", evictedText),
 		done("POST /v3/client/ns/instance", "heartBeat=true&"+at),
+		{"PUT /v3/admin/ns/instance/beat", at, "", 200, js, renewed},
 		failed("POST /v3/admin/ns/instance", at, 21004, "instance error", evictedText),
 		{"PATCH instance?enabled=true&" + at, "", "", 404, text, "no ips found for cluster DEFAULT in service DEFAULT_GROUP@@a"},
 		ok("PUT instance?weight=3&" + at), // an edit of the rest, as of one that is not there
