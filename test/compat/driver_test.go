@@ -177,7 +177,8 @@ func (c *client) waitList(s service, want ...instance) {
 func (c *client) waitCluster(s service, clusters []string, want ...instance) {
 	c.t.Helper()
 	var got []instance
-	ok := eventually(patience, func() bool {
+	// An SDK that asks for changes may answer from what it was told last.
+	ok := eventually(patience+c.driver.sdk.Polls, func() bool {
 		got = c.list(s, clusters...)
 		return sameInstances(got, want)
 	})

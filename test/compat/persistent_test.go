@@ -10,6 +10,7 @@ import (
 
 // Names of the scenarios that an SDK's notes refer to.
 const (
+	persistent       = "Persistent instance"
 	persistentChange = "Persistent instance changed and removed"
 	otherKind        = "Instances of the other kind refused"
 	threeNodes       = "Persistent instances on three nodes"
@@ -22,7 +23,7 @@ const checkPatience = 6*time.Second + patience
 
 // The server checks persistent instances, by default that something listens there: see target.
 var persistentScenarios = []scenario{
-	{"Persistent instance", "A persistent instance is listed and pushed with all its attributes, as one that is not ephemeral.",
+	{persistent, "A persistent instance is listed and pushed with all its attributes, as one that is not ephemeral.",
 		func(s *scene) {
 			order, a := s.service("order"), target(s.t).Weighing(2.5).With("zone", "eu-1").With("name", "Größe ✓")
 			w := s.client().subscribe(order)
@@ -237,7 +238,7 @@ var persistentScenarios = []scenario{
 
 func (s *scene) waitProtected(c *client, at service, want bool) {
 	s.t.Helper()
-	if !eventually(patience, func() bool { return c.protected(at) == want }) {
+	if !eventually(patience+s.sdk.Polls, func() bool { return c.protected(at) == want }) {
 		s.t.Fatalf("the SDK says that the threshold is reached: %v, want %v", !want, want)
 	}
 }

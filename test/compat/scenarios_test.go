@@ -19,6 +19,7 @@ const (
 	serverRestarted = "Server restarted"
 	serverKilled    = "Server killed and started again"
 	batchRestarted  = "Batch after restarts of the server"
+	quiet           = "Quiet provider stays"
 	namespaces      = "Two namespaces isolated"
 	watchGroup      = "Fuzzy watch by group"
 	watchPattern    = "Fuzzy watch by pattern"
@@ -279,7 +280,7 @@ var clientScenarios = []scenario{
 			}
 		}, "batchRegister"},
 
-	{"Quiet provider stays", "An instance stays registered and healthy while its provider is idle, for longer than it takes one without a provider to be removed.",
+	{quiet, "An instance stays registered and healthy while its provider is idle, for longer than it takes one without a provider to be removed.",
 		func(s *scene) {
 			order, a, orphan := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
 			s.client().register(order, a)

@@ -47,6 +47,11 @@ func sdks() []*sdk {
 		pythonSDK("python", drivers.Python),
 		older(pythonSDK("python-2.0.11", "2.0.11")),
 		nodeSDK("node", suite.NewestNode()),
+		go1SDK("go1", suite.NewestGo1()),
+		java1SDK("java1", drivers.Java1),
+		older(java1SDK("java-1.4.2", "1.4.2")),
+		python1SDK("python1", drivers.Python1),
+		older(python1SDK("python-0.1.12", "0.1.12")),
 	}
 }
 
@@ -68,7 +73,10 @@ func goSDK(name, version string) *sdk {
 	}
 }
 
-const noUpdate = "the naming client has no update call; registering the instance again changes it"
+const (
+	noUpdate     = "the naming client has no update call; registering the instance again changes it"
+	noUpdateCall = "the SDK has no update call; registering the instance again changes it"
+)
 
 func javaSDK(name, version string) *sdk {
 	s := &sdk{
@@ -120,32 +128,108 @@ func pythonSDK(name, version string) *sdk {
 	return s
 }
 
-// The Node.js SDK takes part in the full run only: it asks for changes every ten seconds, and CI
-// would need Node.js.
+// What rules scenarios out for all SDKs that speak HTTP.
+const (
+	noConnection = "the SDK has no connection that could end; its instances become unhealthy 15 seconds after the last beat and go after 30"
+	alwaysWell   = "the SDK registers no instance that stays unhealthy: a beat makes it healthy"
+	noBatch      = "the SDK has no batch registration"
+)
+
 func nodeSDK(name, version string) *sdk {
 	return &sdk{
 		SDK: suite.Node(name, version),
 		notes: map[string]string{
-			metadataChange:   "the SDK has no update call; registering the instance again changes it",
-			persistentChange: "the SDK has no update call; registering the instance again changes it",
+			metadataChange:   noUpdateCall,
+			persistentChange: noUpdateCall,
 			otherKind:        "the SDK says that all servers were tried and writes the reason to its log",
 		},
 		refusesPersistent: "after all servers",
 		refusesEphemeral:  "after all servers",
 		lacks: map[string]string{
-			"batchRegister": "the SDK has no batch registration",
-			"batchRemove":   "the SDK has no batch registration",
+			"batchRegister": noBatch,
+			"batchRemove":   noBatch,
 			"protected":     noThreshold,
 			"services":      "the SDK has no call that lists services",
 			"watchServices": noWatch,
 		},
 		cannot: map[string]string{
 			deregister:     "the SDK passes over an empty list, so it keeps the last instance of a service",
-			selectHealthy:  "the SDK registers no instance as unhealthy or with weight 0: a beat makes it healthy, and 0 becomes 1",
-			providerKilled: "the SDK has no connection that could end; its instances become unhealthy 15 seconds after the last beat and go after 30",
+			selectHealthy:  alwaysWell + ", and weight 0 becomes 1",
+			providerKilled: noConnection,
 		},
-		fullRun: true,
 	}
+}
+
+func go1SDK(name, version string) *sdk {
+	return &sdk{
+		SDK: suite.Go1(name, version),
+		notes: map[string]string{
+			persistent: "the SDK does not tell a listener whether an instance is ephemeral; the driver takes that from the SDK's list",
+			otherKind:  "the SDK passes on the status of a refusal and not the reason",
+		},
+		refusesPersistent: "request return error code 400",
+		refusesEphemeral:  "request return error code 400",
+		lacks: map[string]string{
+			"batchRegister": noBatch,
+			"batchRemove":   noBatch,
+			"protected":     noThreshold,
+			"watchServices": noWatch,
+		},
+		cannot: map[string]string{
+			selectHealthy:  alwaysWell,
+			providerKilled: noConnection,
+		},
+	}
+}
+
+func java1SDK(name, version string) *sdk {
+	return &sdk{
+		SDK: suite.Java1(name, version),
+		notes: map[string]string{
+			metadataChange:   noUpdate,
+			persistentChange: noUpdate,
+		},
+		lacks: map[string]string{
+			"batchRegister": noBatch,
+			"batchRemove":   noBatch,
+			"protected":     noThreshold,
+			"watchServices": noWatch,
+		},
+		cannot: map[string]string{
+			selectHealthy:  alwaysWell,
+			providerKilled: noConnection,
+		},
+	}
+}
+
+func python1SDK(name, version string) *sdk {
+	s := &sdk{
+		SDK: suite.Python1(name, version),
+		notes: map[string]string{
+			subscribe: "the SDK tells a listener of one instance at a time, and of what is there when it is added not at all; the driver puts the list together",
+			otherKind: "the SDK passes on the status of a refusal and not the reason",
+		},
+		refusesPersistent: "Request Error, code is 400",
+		refusesEphemeral:  "Request Error, code is 400",
+		lacks: map[string]string{
+			"batchRegister": noBatch,
+			"batchRemove":   noBatch,
+			"services":      "the SDK has no call that lists services",
+			"watchServices": noWatch,
+		},
+		cannot: map[string]string{
+			selectHealthy:  alwaysWell,
+			providerKilled: noConnection,
+		},
+	}
+	const timer = "a subscription of the SDK ends with the first question that fails; the driver tells the SDK's timer to go on"
+	for _, scenario := range []string{serverRestarted, serverKilled, editRestarted} {
+		s.notes[scenario] = timer
+	}
+	if version < "1" {
+		s.notes[quiet] = "the SDK sends no beats by itself before 1.0; the driver does, as its applications have to"
+	}
+	return s
 }
 
 const redoNote = "the SDK repeats registrations and subscriptions only every 30 seconds, so instances come back up to half a minute after the server"

@@ -53,9 +53,11 @@ var (
 // The newest versions that could be fetched when this was written. Those of Go and Node.js are in
 // the manifests of their drivers.
 const (
-	Java3  = "3.1.1"
-	Java2  = "2.5.1"
-	Python = "3.2.0"
+	Java3   = "3.1.1"
+	Java2   = "2.5.1"
+	Java1   = "1.4.8"
+	Python  = "3.2.0"
+	Python1 = "1.0.0"
 )
 
 // A Place is the folder of the compatibility suite, which has the sources of the drivers and, below
@@ -68,6 +70,11 @@ func (p Place) build(name string) string      { return absolute(string(p), "buil
 // NewestGo is the version that the driver's own module requires.
 func (p Place) NewestGo() string {
 	return versionIn(filepath.Join(p.source("go"), "go.mod"), `nacos-sdk-go/v2 (v\S+)`)
+}
+
+// NewestGo1 is the same of version 1, which has a driver of its own.
+func (p Place) NewestGo1() string {
+	return versionIn(filepath.Join(p.source("go1"), "go.mod"), `nacos-sdk-go (v\S+)`)
 }
 
 // NewestNode is the version that the driver's own package requires.
@@ -93,6 +100,21 @@ func (p Place) Go(name, version string) *SDK {
 			return goRun(dir, "build", "-o", binary, ".")
 		},
 		Command: func(dir string) *exec.Cmd { return exec.Command(binary, "-dir", dir) },
+	}
+}
+
+// Go1 is version 1 of the Go SDK, a module of another name. It has one version only, that of the driver.
+func (p Place) Go1(name, version string) *SDK {
+	source, binary := p.source("go1"), p.build("driver-go1-"+version)
+	return &SDK{
+		Name:    name,
+		Title:   "Go 1.x (HTTP): nacos-sdk-go",
+		Version: version,
+		Tools:   []Tool{goTool},
+		Build:   func() error { return goRun(source, "build", "-o", binary, ".") },
+		Command: func(dir string) *exec.Cmd { return exec.Command(binary, "-dir", dir) },
+		Redo:    5 * time.Second,  // between two beats, each of which registers
+		Polls:   11 * time.Second, // once a second it looks whose ten are over
 	}
 }
 
@@ -145,8 +167,30 @@ func (p Place) Java(name, version string) *SDK {
 	}
 }
 
+// Java1 is a version of the Java SDK that speaks HTTP. Its driver is that of the others.
+func (p Place) Java1(name, version string) *SDK {
+	s := p.Java(name, version)
+	s.Title = "Java 1.x (HTTP): nacos-client"
+	s.Redo = 5 * time.Second // between two beats, whose answer says that it has to register again
+	s.Polls = 10 * time.Second
+	return s
+}
+
 func (p Place) Python(name, version string) *SDK {
-	source, venv := p.source("python"), p.build("venv-"+version)
+	return p.pythonSDK("python", name, version)
+}
+
+// Python1 is a version of the Python SDK that speaks HTTP.
+func (p Place) Python1(name, version string) *SDK {
+	s := p.pythonSDK("python1", name, version)
+	s.Title = "Python 1.x (HTTP): nacos-sdk-python"
+	s.Redo = 5 * time.Second // between two beats, each of which registers
+	s.Polls = 7 * time.Second
+	return s
+}
+
+func (p Place) pythonSDK(driver, name, version string) *SDK {
+	source, venv := p.source(driver), p.build("venv-"+version)
 	python := filepath.Join(venv, "bin", "python")
 	return &SDK{
 		Name:    name,
