@@ -164,6 +164,7 @@ func go1SDK(name, version string) *sdk {
 	return &sdk{
 		SDK: suite.Go1(name, version),
 		notes: map[string]string{
+			subscribe:  "the SDK tells a new listener twice what there is; the driver passes over the second call",
 			persistent: "the SDK does not tell a listener whether an instance is ephemeral; the driver takes that from the SDK's list",
 			otherKind:  "the SDK passes on the status of a refusal and not the reason",
 		},

@@ -219,6 +219,9 @@ func (d *driver) handle(r request, res *response) error {
 		return err
 	case "subscribe":
 		p := &vo.SubscribeParam{ServiceName: r.Service, GroupName: r.Group, Clusters: r.Clusters}
+		// The SDK tells a new listener twice what there is, the others of the service once more.
+		var mu sync.Mutex
+		var told []instance
 		p.SubscribeCallback = func(hosts []model.SubscribeService, err error) {
 			// The SDK calls it an error that a service has no instances left.
 			if err != nil && !strings.Contains(err.Error(), "hosts is empty") {
@@ -230,6 +233,12 @@ func (d *driver) handle(r request, res *response) error {
 				fmt.Fprintln(os.Stderr, "driver: listener:", err)
 				return
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			if told != nil && reflect.DeepEqual(told, list) {
+				return
+			}
+			told = list
 			d.send(map[string]any{"event": "push", "subscription": r.Subscription, "timeMs": time.Now().UnixMilli(), "hosts": list})
 		}
 		d.mu.Lock()
