@@ -42,7 +42,14 @@ func readParams(w http.ResponseWriter, r *http.Request, maxBytes int64) (params,
 	if err != nil {
 		return nil, errBody
 	}
-	return p, p.addForm(string(body))
+	return p, p.addForm(string(body), fromGo(r))
+}
+
+// fromGo reports whether the body may be one that the Go SDK wrote: PUT bodies
+// of all its versions are as they are, JSON and all, and call themselves a
+// form (http-api §3.1).
+func fromGo(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.HasPrefix(r.UserAgent(), "Nacos-Go-Client")
 }
 
 // isForm takes a body without a type for a form.
@@ -69,14 +76,18 @@ func (p params) addQuery(query string) error {
 	return nil
 }
 
-// addForm decodes as much as is encoded: the Go SDK sends PUT bodies as they
-// are, JSON and all, and calls them a form (http-api §3.1).
-func (p params) addForm(body string) error {
+// addForm decodes as much as is encoded. Whoever encodes leaves no brace: JSON
+// that begins with one is taken as it is from the Go SDK, and from others if
+// nothing else of the body is encoded. An "&" ends a value all the same; the Go
+// SDK writes it as \u0026.
+func (p params) addForm(body string, goSDK bool) error {
 	encoded := hasEscape(body)
 	for pair := range strings.SplitSeq(body, "&") {
 		k, v, _ := strings.Cut(pair, "=")
-		raw := !encoded && strings.HasPrefix(v, "{")
-		if err := p.add(unescape(k, true), unescape(v, !raw)); err != nil {
+		if !strings.HasPrefix(v, "{") || encoded && !goSDK {
+			v = unescape(v)
+		}
+		if err := p.add(unescape(k), v); err != nil {
 			return err
 		}
 	}
@@ -114,15 +125,15 @@ func isHex(c byte) bool {
 }
 
 // unescape decodes what is a valid %XX, leaves other % alone, and takes + for
-// a blank if plus is set.
-func unescape(s string, plus bool) string {
+// a blank.
+func unescape(s string) string {
 	if !strings.ContainsAny(s, "%+") {
 		return s
 	}
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
-		case c == '+' && plus:
+		case c == '+':
 			b = append(b, ' ')
 		case c == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]):
 			n, _ := strconv.ParseUint(s[i+1:i+3], 16, 8)

@@ -32,11 +32,33 @@ func TestForm(t *testing.T) {
 		{"a=%00", "a", "\x00"},
 	} {
 		p := params{}
-		if err := p.addForm(c.body); err != nil {
+		if err := p.addForm(c.body, false); err != nil {
 			t.Errorf("%q: %v", c.body, err)
 		}
 		if p[c.key] != c.want {
 			t.Errorf("%q: %s is %q, want %q", c.body, c.key, p[c.key], c.want)
+		}
+	}
+}
+
+// TestBodyOfTheGoSDK: what is in the metadata of its applications arrives.
+func TestBodyOfTheGoSDK(t *testing.T) {
+	for _, m := range []map[string]string{
+		{"e": "a+b"}, {"e": "100%"}, {"e": "%41%zz%"}, {"e": "a;b"}, {"e": "a&b=c"}, {"e": "=", "x": "<>"}, {"%41+": "Größe ✓"},
+	} {
+		raw, _ := json.Marshal(m) // as the SDK does
+		for _, c := range []struct{ method, agent, body, want string }{
+			{"PUT", "Nacos-Go-Client:v1.1.6", "serviceName=g@@s&metadata=" + string(raw) + "&ip=::1", string(raw)},
+			{"PUT", "Nacos-Go-Client:v9", "metadata=" + url.QueryEscape(string(raw)), string(raw)}, // should it encode one day
+			{"POST", "Nacos-Go-Client:v1.1.6", "metadata=" + url.QueryEscape(string(raw)), string(raw)},
+		} {
+			r := httptest.NewRequest(c.method, "/", strings.NewReader(c.body))
+			r.Header.Set("User-Agent", c.agent)
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded;charset=utf-8")
+			p, err := readParams(httptest.NewRecorder(), r, 1000)
+			if err != nil || p["metadata"] != c.want {
+				t.Errorf("%s %s: metadata is %q, %v; want %q", c.method, c.body, p["metadata"], err, c.want)
+			}
 		}
 	}
 }
@@ -182,8 +204,10 @@ func FuzzParams(f *testing.F) {
 		if err := p.addQuery(query); err != nil && err != errTooMany {
 			t.Fatal(err)
 		}
-		if err := p.addForm(body); err != nil && err != errTooMany {
-			t.Fatal(err)
+		for _, goSDK := range []bool{false, true} {
+			if err := p.addForm(body, goSDK); err != nil && err != errTooMany {
+				t.Fatal(err)
+			}
 		}
 		for k, v := range p {
 			if !utf8.ValidString(v) || k == "" {
@@ -191,7 +215,9 @@ func FuzzParams(f *testing.F) {
 			}
 		}
 		if utf8.ValidString(value) {
-			for _, add := range []func(params, string) error{params.addQuery, params.addForm} {
+			for _, add := range []func(params, string) error{params.addQuery,
+				func(p params, body string) error { return p.addForm(body, false) },
+				func(p params, body string) error { return p.addForm(body, true) }} {
 				p := params{}
 				if err := add(p, "k="+url.QueryEscape(value)); err != nil || p["k"] != value {
 					t.Fatalf("%q is read as %q, %v", value, p["k"], err)
