@@ -10,6 +10,7 @@ import (
 // TestThreeNodes has all SDKs work on one service of persistent instances of a cluster of three, whose
 // leader is killed and started again. It plays the scenario threeNodes for all of them at once.
 func TestThreeNodes(t *testing.T) {
+	t.Parallel()
 	selected := selectedSDKs(t)
 	dir := runDir(t)
 	nodes := startCluster(t, serverBinary(t), dir, 3)

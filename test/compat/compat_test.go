@@ -15,8 +15,17 @@ import (
 )
 
 // Scenarios mostly wait for pushes and for each other, so more of them than cores can run; but SDKs
-// give up a call after three seconds, which is soon on a machine that is busy starting JVMs.
-const parallelScenarios = "6"
+// give up a call after three seconds, which is soon on a machine that is busy starting JVMs. Those
+// of SDKs that ask every ten seconds do nothing else than wait.
+var (
+	pushed   = make(chan struct{}, 6)
+	polling  = make(chan struct{}, 30)
+	starting = make(chan struct{}, 3) // of drivers
+	building sync.Mutex               // a build uses the whole machine
+)
+
+// parallel is more than all that are limited by the above.
+const parallel = "100"
 
 // results is what the report shows; absent is what the end of the run complains about.
 var (
@@ -29,7 +38,7 @@ func TestMain(m *testing.M) {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
 	if !chosen {
-		flag.Set("test.parallel", parallelScenarios)
+		flag.Set("test.parallel", parallel)
 	}
 	code := m.Run()
 	// Last, where it is seen, whatever the scenarios printed.
@@ -52,13 +61,14 @@ func TestMain(m *testing.M) {
 
 // TestSDKs runs every scenario by every SDK.
 func TestSDKs(t *testing.T) {
+	t.Parallel()
 	selected := selectedSDKs(t)
 	bin := serverBinary(t)
 	dir := runDir(t)
 	srv := startServer(t, bin, filepath.Join(dir, "server"))
 	for _, sdk := range selected {
 		t.Run(sdk.Name, func(t *testing.T) {
-			prepare(t, sdk) // one after the other: a build uses the whole machine
+			prepare(t, sdk)
 			t.Parallel()
 			runScenarios(t, sdk, srv, filepath.Join(dir, sdk.Name))
 		})
@@ -81,16 +91,25 @@ func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
 	if want := slices.Sorted(maps.Keys(sdk.lacks)); !slices.Equal(slices.Sorted(slices.Values(d.Lacks)), want) {
 		t.Fatalf("the driver says that the SDK lacks %v, want %v", d.Lacks, want)
 	}
+	slots := pushed
+	if sdk.Polls > 0 {
+		slots = polling
+	}
 	for _, sc := range scenarios {
+		cell, reason := sdk.excuse(sc)
+		if cell != "" {
+			results.record(sdk, sc.name, cell)
+		}
 		if sc.run == nil {
 			continue
 		}
 		t.Run(sc.name, func(t *testing.T) {
-			if cell, reason := sdk.excuse(sc); cell != "" {
-				results.record(sdk, sc.name, cell)
+			if cell != "" {
 				t.Skip(cell+":", reason)
 			}
 			t.Parallel()
+			slots <- struct{}{}
+			t.Cleanup(func() { <-slots })
 			t.Cleanup(func() {
 				cell := passes
 				if t.Failed() {
@@ -106,6 +125,7 @@ func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
 // TestDriverWithoutServer makes sure that a driver reports a failed connection as a failure, soon,
 // and lives on: otherwise a broken server would look like a broken suite.
 func TestDriverWithoutServer(t *testing.T) {
+	t.Parallel()
 	dir := runDir(t)
 	for _, sdk := range selectedSDKs(t) {
 		t.Run(sdk.Name, func(t *testing.T) {
@@ -144,6 +164,8 @@ func prepare(t *testing.T, sdk *sdk) {
 		}
 		t.Skip("the machine lacks", programs(missing))
 	}
+	building.Lock()
+	defer building.Unlock()
 	if err := sdk.Build(); err != nil {
 		t.Fatal(err)
 	}

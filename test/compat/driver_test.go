@@ -38,6 +38,8 @@ type (
 // startDriver starts a process of the SDK. What the SDK writes goes below dir.
 func startDriver(sdk *sdk, dir string) (*driver, error) {
 	d := &driver{sdk: sdk, subscriptions: map[string]*subscription{}, watches: map[string]*watch{}}
+	starting <- struct{}{}
+	defer func() { <-starting }()
 	var err error
 	d.Process, err = drivers.Start(sdk.SDK, dir, d.receive)
 	return d, err
@@ -235,6 +237,13 @@ func (w *subscription) called(hosts []instance) {
 	w.calls = append(w.calls, hosts)
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+// forget drops the calls so far: what is asked of the listener from here on is about later ones.
+func (w *subscription) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = nil
 }
 
 // count is how often the listener has been called.

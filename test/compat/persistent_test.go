@@ -10,11 +10,12 @@ import (
 
 // Names of the scenarios that an SDK's notes refer to.
 const (
-	persistent       = "Persistent instance"
-	persistentChange = "Persistent instance changed and removed"
-	otherKind        = "Instances of the other kind refused"
-	threeNodes       = "Persistent instances on three nodes"
-	editRestarted    = "Operator's edit after a restart of the server"
+	persistent        = "Persistent instance"
+	persistentChange  = "Persistent instance changed and removed"
+	otherKind         = "Instances of the other kind refused"
+	threeNodes        = "Persistent instances on three nodes"
+	beatsOnThreeNodes = "Instances with beats on three nodes"
+	editRestarted     = "Operator's edit after a restart of the server"
 )
 
 // checkPatience is how long it may take until a listener hears that a persistent instance went away
@@ -122,6 +123,9 @@ var persistentScenarios = []scenario{
 
 	{threeNodes, "Listeners of all SDKs see the persistent instances of all SDKs, change them when the leader of three nodes was killed, and find and remove them at that node when it is back.",
 		nil, ""},
+
+	{beatsOnThreeNodes, "Instances of SDKs that speak HTTP stay, healthy, in every list of two nodes after the third was killed; those of a process that was killed with it go.",
+		nil, "beats"},
 
 	{otherKind, "An ephemeral instance is refused by a service that has persistent ones, a persistent one by a service that has ephemeral ones, and the SDK says so.",
 		func(s *scene) {

@@ -35,6 +35,9 @@ type scenario struct {
 	needs  string       // an operation that not every SDK has
 }
 
+// odd is a value that a form, a URL or JSON has to quote, and that some SDKs send as it is.
+const odd = `50% + %41 & a=b; "c" \ <d> #`
+
 var scenarios = slices.Concat(clientScenarios, persistentScenarios)
 
 var clientScenarios = []scenario{
@@ -46,7 +49,7 @@ var clientScenarios = []scenario{
 
 	{"Register", "A registered instance is listed by other clients with all its attributes.",
 		func(s *scene) {
-			order, a := s.service("order"), inst("10.0.0.1:8080").Weighing(2.5).With("zone", "eu-1").With("name", "Größe ✓")
+			order, a := s.service("order"), inst("10.0.0.1:8080").Weighing(2.5).With("zone", "eu-1").With("name", "Größe ✓").With("odd", odd)
 			s.client().register(order, a)
 			s.client().waitList(order, a)
 		}, ""},
@@ -60,7 +63,7 @@ var clientScenarios = []scenario{
 			w := c.subscribe(order)
 			w.wait(a)
 
-			changed := a.With("version", "2").Weighing(7)
+			changed := a.With("version", "2").With("odd", odd).Weighing(7)
 			p.update(order, changed)
 			w.wait(changed)
 			c.waitList(order, changed)
@@ -280,12 +283,15 @@ var clientScenarios = []scenario{
 			}
 		}, "batchRegister"},
 
-	{quiet, "An instance stays registered and healthy while its provider is idle, for longer than it takes one without a provider to be removed.",
+	{quiet, "An instance stays registered and healthy while its provider is idle, in any group, for longer than it takes one without a provider to be removed.",
 		func(s *scene) {
 			order, a, orphan := s.service("order"), inst("10.0.0.1:8080"), inst("10.0.0.2:8080")
+			grouped, b := service{"other-group", order.name}, inst("10.0.0.1:8081") // cases C07
 			s.client().register(order, a)
-			w := s.client().subscribe(order)
+			s.client().register(grouped, b)
+			w, v := s.client().subscribe(order), s.client().subscribe(grouped)
 			w.wait(a)
+			v.wait(b)
 			// This one is removed 30 seconds after its last beat, which is its registration; a server
 			// that stood still for want of CPU lets it have them again. A connection without a sign of
 			// life is closed after 28 seconds at most.
@@ -293,7 +299,9 @@ var clientScenarios = []scenario{
 			w.wait(a, orphan)
 			w.waitFor(2*30*time.Second+patience, a)
 			w.alwaysHeardOf(a)
+			v.alwaysHeardOf(b)
 			s.client().waitList(order, a)
+			s.client().waitList(grouped, b)
 		}, ""},
 
 	{namespaces, "Clients of one namespace see neither services nor changes of another.",
@@ -427,7 +435,7 @@ var clientScenarios = []scenario{
 func (s *scene) serverComesBack(end func(*server) error) {
 	srv := s.ownServer()
 	order := s.service("order")
-	a, b, c := inst("10.0.0.1:8080").With("version", "1").Weighing(2), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
+	a, b, c := inst("10.0.0.1:8080").With("version", "1").With("odd", odd).Weighing(2), inst("10.0.0.2:8080"), inst("10.0.0.3:8080")
 	doomed := s.ownDriver()
 	doomed.connect(s.t, srv.address(), "").register(order, b)
 	s.clientOf(srv).register(order, a)

@@ -48,8 +48,8 @@ func startServer(t testing.TB, bin, dir string) *server {
 	return s
 }
 
-// startCluster starts nodes that form a cluster, and returns when all are ready.
-func startCluster(t testing.TB, bin, dir string, n int) []*server {
+// startCluster starts nodes that form a cluster, with more flags, and returns when all are ready.
+func startCluster(t testing.TB, bin, dir string, n int, flags ...string) []*server {
 	t.Helper()
 	var nodes []*server
 	var addresses []string
@@ -58,7 +58,7 @@ func startCluster(t testing.TB, bin, dir string, n int) []*server {
 		addresses = append(addresses, nodes[i].address())
 	}
 	for _, s := range nodes {
-		s.flags = []string{"--name", filepath.Base(s.dir), "--join", strings.Join(addresses, ","), "--expect", strconv.Itoa(n)}
+		s.flags = append([]string{"--name", filepath.Base(s.dir), "--join", strings.Join(addresses, ","), "--expect", strconv.Itoa(n)}, flags...)
 		if err := s.launch(); err != nil {
 			t.Fatal(err)
 		}
