@@ -158,17 +158,23 @@ func TestDriverWithoutServer(t *testing.T) {
 func prepare(t *testing.T, sdk *sdk) {
 	t.Helper()
 	if missing := sdk.Missing(); len(missing) > 0 {
-		absent.add(sdk, missing)
-		if os.Getenv("CI") == "true" {
-			t.Fatal("the machine lacks", programs(missing))
-		}
-		t.Skip("the machine lacks", programs(missing))
+		lacks(t, sdk.Name, missing)
 	}
 	building.Lock()
 	defer building.Unlock()
 	if err := sdk.Build(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// lacks ends the test for lack of tools.
+func lacks(t *testing.T, what string, missing []drivers.Tool) {
+	t.Helper()
+	absent.add(what, missing)
+	if os.Getenv("CI") == "true" {
+		t.Fatal("the machine lacks", programs(missing))
+	}
+	t.Skip("the machine lacks", programs(missing))
 }
 
 // selectedSDKs are those that COMPAT_SDKS names.
@@ -241,18 +247,18 @@ func slug(name string) string {
 	return strings.ToLower(strings.NewReplacer("/", ".", " ", "-", "_", "-", ",", "").Replace(name))
 }
 
-// missingTools collects what SDKs could not run for.
+// missingTools collects what SDKs and scripts could not run for.
 type missingTools struct {
 	mu    sync.Mutex
-	sdks  []string
+	what  []string // SDKs, mostly
 	tools []drivers.Tool
 }
 
-func (m *missingTools) add(sdk *sdk, tools []drivers.Tool) {
+func (m *missingTools) add(what string, tools []drivers.Tool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !slices.Contains(m.sdks, sdk.Name) {
-		m.sdks = append(m.sdks, sdk.Name)
+	if !slices.Contains(m.what, what) {
+		m.what = append(m.what, what)
 	}
 	for _, t := range tools {
 		if !slices.ContainsFunc(m.tools, func(o drivers.Tool) bool { return o.Program == t.Program }) {
@@ -274,7 +280,7 @@ func (m *missingTools) advice() string {
 	}
 	slices.Sort(pkgs)
 	return fmt.Sprintf("not run for lack of %s: %s\n\tsudo apt-get install %s\n",
-		programs(m.tools), strings.Join(m.sdks, ", "), strings.Join(slices.Compact(pkgs), " "))
+		programs(m.tools), strings.Join(m.what, ", "), strings.Join(slices.Compact(pkgs), " "))
 }
 
 func programs(tools []drivers.Tool) string {

@@ -55,11 +55,7 @@ type mariaDB struct {
 func startMariaDB(t *testing.T) *mariaDB {
 	t.Helper()
 	if missing := (&drivers.SDK{Tools: mariaDBTools}).Missing(); len(missing) > 0 {
-		absent.add(&sdk{SDK: &drivers.SDK{Name: "health checks of a database"}}, missing)
-		if os.Getenv("CI") == "true" {
-			t.Fatal("the machine lacks", programs(missing))
-		}
-		t.Skip("the machine lacks", programs(missing))
+		lacks(t, "health checks of a database", missing)
 	}
 	// Not below the run's folder, which is only root's, and short: the path of a socket has 107 bytes.
 	dir, err := os.MkdirTemp("", "starling-mariadb-")
