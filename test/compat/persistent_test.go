@@ -125,7 +125,7 @@ var persistentScenarios = []scenario{
 		nil, ""},
 
 	{beatsOnThreeNodes, "Instances of SDKs that speak HTTP stay, healthy, in every list of two nodes after the third was killed; those of a process that was killed with it go.",
-		nil, "beats"},
+		nil, ""},
 
 	{otherKind, "An ephemeral instance is refused by a service that has persistent ones, a persistent one by a service that has ephemeral ones, and the SDK says so.",
 		func(s *scene) {
