@@ -187,7 +187,7 @@ func go1SDK(name, version string) *sdk {
 }
 
 func java1SDK(name, version string) *sdk {
-	return &sdk{
+	s := &sdk{
 		SDK: suite.Java1(name, version),
 		notes: map[string]string{
 			metadataChange:   noUpdate,
@@ -204,6 +204,11 @@ func java1SDK(name, version string) *sdk {
 			providerKilled: noConnection,
 		},
 	}
+	if version < "1.4.3" {
+		s.cannot[subscribe] = "the SDK calls a listener for what any client of the process hears, and one that is added again only after a change"
+		s.cannot[namespaces] = "the SDK calls a listener for what any client of the process hears, of whatever namespace"
+	}
+	return s
 }
 
 func python1SDK(name, version string) *sdk {
