@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
@@ -178,6 +179,7 @@ func (b *Beats) Register(key registry.ServiceKey, inst *registry.Instance) error
 	b.opts.Awake()
 	c := b.lock(address{inst.IP, inst.Port}, true)
 	defer b.unlock(c)
+	c.slow(key, inst)
 	err := c.registry.Register(key, []*registry.Instance{inst}, false)
 	if err != nil {
 		err = fmt.Errorf("registering %s in %v: %w", c.registry.ID(), key, err)
@@ -342,6 +344,28 @@ func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newe
 	return v, newest
 }
 
+// redoMargin is what a client that beats seldom may take beyond its interval
+// until another node has its beat: a try at the one that is gone, and the next.
+const redoMargin = 5 * time.Second
+
+// slow tells the registry, before the client registers the instance, how long
+// it may be until another node hears of it, should this one go. Who beats every
+// 5 s is heard of within every lease; who beats less often is known to be slow
+// (design §6, cases C11).
+func (c *client) slow(key registry.ServiceKey, inst *registry.Instance) {
+	seldom := nacos.MetadataMillis(inst.Metadata, nacos.KeyBeatInterval, nacos.DefaultBeatInterval)
+	for k, l := range c.leases {
+		if k != key {
+			seldom = max(seldom, nacos.MetadataMillis(l.instance.Metadata, nacos.KeyBeatInterval, nacos.DefaultBeatInterval))
+		}
+	}
+	redo := 0
+	if seldom > nacos.DefaultBeatInterval {
+		redo = int(min(seldom, math.MaxInt32)/1000 + int64(redoMargin/time.Second))
+	}
+	c.registry.Redo(redo)
+}
+
 // adopt registers the instance with a clock of our choice and starts a whole
 // new lease.
 func (b *Beats) adopt(c *client, key registry.ServiceKey, inst *registry.Instance, since registry.Stamp) (*lease, error) {
@@ -350,6 +374,7 @@ func (b *Beats) adopt(c *client, key registry.ServiceKey, inst *registry.Instanc
 		healthy.Healthy = true
 		inst = &healthy
 	}
+	c.slow(key, inst)
 	if err := c.registry.Adopt(key, inst, since); err != nil {
 		return nil, err
 	}

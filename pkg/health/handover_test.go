@@ -394,3 +394,40 @@ func TestDeregisterOvertakesTheRegistration(t *testing.T) {
 		p.want(k, "", "")
 	})
 }
+
+// Who beats less often than a lease lasts must be known as slow, by every node,
+// or it is gone before another node gets its next beat (cases C11).
+func TestSeldomBeatsAreSlow(t *testing.T) {
+	pairTest(t, func(p *pair, k registry.ServiceKey) {
+		other := service("other")
+		register := func(k registry.ServiceKey, i *registry.Instance) {
+			t.Helper()
+			if err := p.a.Register(k, i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		redo := func(k registry.ServiceKey) int {
+			return p.a.registry.Take(registry.RecordKey{Service: k, Client: "10.0.0.1:80#true"}).Redo
+		}
+		register(k, instance(80))
+		register(k, instance(81, "preserved.heart.beat.interval", "5000"))
+		p.carry()
+		if n := redo(k); n != 0 {
+			t.Errorf("who beats every 5 s needs %d s", n)
+		}
+		// The same client has another instance, and that is slow.
+		register(other, instance(80, "preserved.heart.beat.interval", "20000", "preserved.heart.beat.timeout", "50000", "preserved.ip.delete.timeout", "90000"))
+		if n := redo(k); n != 25 {
+			t.Errorf("who beats every 20 s needs %d s", n)
+		}
+		p.carry()
+		p.b.registry.SetLife(p.a.life, registry.Waning, 0)
+		p.want(k, "80 at a, 81 at a", "80 at a")
+		p.own("b")
+		if _, known := p.b.Beat(other, "10.0.0.1", 80); !known {
+			t.Error("its next beat finds nothing at the other node")
+		}
+		p.b.registry.SetLife(p.a.life, registry.Dropped, 0)
+		p.want(other, "80 at a", "80 at b")
+	})
+}

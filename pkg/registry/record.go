@@ -181,7 +181,11 @@ func (r *Registry) publishedLocked(sh *shard, s *service, l *life, rec *Record, 
 	if c == nil {
 		c = &Client{registry: r, life: l, id: rec.Client, kind: rec.Kind}
 		l.clients[c.id] = c
-		c.Redo(rec.Redo) // known from the version of the client, so it stays
+		c.Redo(rec.Redo)
+	} else if s := l.is(); int64(rec.Redo) > c.redo.Load() && (s == Living || s == Orphaned) {
+		// Of an HTTP client the newest registration may say more. When the
+		// lease of the quick is over, it is decided who was slow.
+		c.Redo(rec.Redo)
 	}
 	p := s.publications[c]
 	if p == nil {
