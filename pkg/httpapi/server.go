@@ -27,7 +27,8 @@ type Registry interface {
 	Kind(registry.ServiceKey) registry.ServiceKind
 	Services(namespace, group string) []string
 	ServicesIn(namespace string) []registry.ServiceKey
-	Namespaces() map[string]int
+	Namespaces() map[string]int // services of each
+	Groups(namespace string) []string
 }
 
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.
@@ -42,9 +43,13 @@ type Options struct {
 	Registry Registry
 	Beats    Beats
 	Durable  Durable
-	// Explain tells what an error of Durable means; false: it is none that a
+	// Namespaces are a table of the same log.
+	Namespaces Namespaces
+	// Explain tells what an error of these means; false: it is none that a
 	// caller is told of.
 	Explain func(error) (Refusal, bool)
+	// Core is what the core API tells and does.
+	Core Core
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
@@ -77,7 +82,7 @@ type Options struct {
 }
 
 // DefaultOptions has the context path of Nacos. Registry, Beats, Durable,
-// Explain, Logger, Metrics and Gatherer are the caller's.
+// Namespaces, Explain, Logger, Metrics and Gatherer are the caller's.
 func DefaultOptions() Options { return Options{ContextPath: "/nacos", MaxRequestBytes: 1 << 20} }
 
 // Validate names every field that makes no sense.
@@ -138,6 +143,7 @@ func New(opts Options) *Server {
 	if opts.ContextPath != "" {
 		route("GET "+opts.ContextPath, s.welcome)
 		route("GET "+opts.ContextPath+"/{$}", s.welcome)
+		route("GET "+opts.ContextPath+"/index.html", s.welcome)
 	}
 
 	s.other = s.instrument("other", noVersion, func(http.ResponseWriter, *http.Request) error { return errNotFound })
