@@ -318,6 +318,9 @@ var (
 	// errNameNotGrouped is what handlers say that take no other name.
 	errNameNotGrouped = &apiError{status: http.StatusBadRequest, text: "Param 'serviceName' is illegal, it should be format as 'groupName@@serviceName'", code: codeParam}
 
+	errAdminStays = &apiError{status: http.StatusBadRequest, text: "cannot delete admin: " + adminName, code: codeParam}
+	// errPasswords: SDKs ask another server, or again later.
+	errPasswords = &apiError{status: http.StatusServiceUnavailable, text: "too many passwords are being checked at the moment, try again"}
 	errNoMember  = &apiError{status: http.StatusServiceUnavailable, text: "this node does not know yet which members there are"}
 	errMediaType = &apiError{status: http.StatusUnsupportedMediaType, text: "Content-Type must be application/json", code: codeMediaType}
 	errJSON      = &apiError{status: http.StatusBadRequest, text: "request body is not the JSON that this takes", code: codeParam}
@@ -384,6 +387,40 @@ func errNoNamespace(id string) error {
 
 func errNamespaceExists(id string) error {
 	return &apiError{status: http.StatusBadRequest, text: "namespaceId [" + id + "] already exist.", code: codeNamespaceExists}
+}
+
+// errLogin tells nobody whether it is the name or the password. Some clients
+// log in again at a 403.
+func (c *call) errLogin() error {
+	if c.version == v1 {
+		return &apiError{status: http.StatusForbidden, text: "unknown user!"}
+	}
+	return &apiError{status: http.StatusForbidden, shape: spring, text: "Access Denied"}
+}
+
+// errMissingAccount is about a parameter of the calls about accounts.
+func (c *call) errMissingAccount(param string) error {
+	if c.version == v1 {
+		return errRequired(param)
+	}
+	return errMissing(param)
+}
+
+func errUserExists(name string) error {
+	return &apiError{status: http.StatusBadRequest, text: "user '" + name + "' already exist!", code: codeParam}
+}
+
+func errUserUnknown(name string) error {
+	return &apiError{status: http.StatusBadRequest, text: "user " + name + " not exist!", code: codeParam}
+}
+
+// errAdminExists has status 200 in Nacos, too (golden scenario 21).
+func (c *call) errAdminExists() error {
+	e := &apiError{status: http.StatusOK, shape: shapeRest, text: "have admin user cannot use it", code: http.StatusConflict}
+	if c.version == v3 {
+		e.shape, e.text = shapeResult, e.text+"."
+	}
+	return e
 }
 
 // clip bounds what of a request is repeated in an answer.

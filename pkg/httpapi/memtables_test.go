@@ -13,10 +13,11 @@ type memTables struct {
 	broken     error // of every write, if not nil
 	writes     int
 	namespaces map[string]Namespace
+	users      map[string]User
 }
 
 func newMemTables() *memTables {
-	return &memTables{namespaces: map[string]Namespace{}}
+	return &memTables{namespaces: map[string]Namespace{}, users: map[string]User{}}
 }
 
 func (m *memTables) write(do func() error) error {
@@ -71,4 +72,31 @@ func (m *memTables) PutNamespace(_ context.Context, n Namespace, create bool) er
 
 func (m *memTables) RemoveNamespace(_ context.Context, id string) error {
 	return m.write(func() error { return remove(m.namespaces, id) })
+}
+
+func (m *memTables) Users() []User {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return values(m.users)
+}
+
+func (m *memTables) AnyUser() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.users) > 0
+}
+
+func (m *memTables) User(name string) (User, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u, ok := m.users[name]
+	return u, ok
+}
+
+func (m *memTables) PutUser(_ context.Context, u User, create bool) error {
+	return m.write(func() error { return put(m.users, u.Name, u, create) })
+}
+
+func (m *memTables) RemoveUser(_ context.Context, name string) error {
+	return m.write(func() error { return remove(m.users, name) })
 }

@@ -101,6 +101,15 @@ func (s *Server) routes() []route {
 		// v1: accounts.
 		{"POST", "/v1/auth/login", s.login, 0},
 		{"POST", "/v1/auth/users/login", s.login, 0},
+		{"GET", "/v1/auth/users", s.users, 0},
+		{"GET", "/v1/auth/users/search", s.userNames, 0},
+		{"POST", "/v1/auth/users", s.changesAccounts(s.createUser), 0},
+		{"POST", "/v1/auth/users/admin", s.changesAccounts(s.createAdmin), 0},
+		{"PUT", "/v1/auth/users", s.changesAccounts(s.updateUser), 0},
+		{"DELETE", "/v1/auth/users", s.changesAccounts(s.removeUser), 0},
+		{"", "/v1/auth/roles", s.noRoles, always},
+		{"", "/v1/auth/roles/search", s.noRoles, always},
+		{"", "/v1/auth/permissions", s.noRoles, always},
 
 		// v2: instances.
 		{"POST", "/v2/ns/instance", s.register, owner},
@@ -228,6 +237,17 @@ func (s *Server) routes() []route {
 
 		// v3: accounts.
 		{"POST", "/v3/auth/user/login", s.login, 0},
+		{"GET", "/v3/auth/user/list", s.users, 0},
+		{"GET", "/v3/auth/user/search", s.userNames, 0},
+		{"POST", "/v3/auth/user", s.changesAccounts(s.createUser), 0},
+		{"POST", "/v3/auth/user/admin", s.changesAccounts(s.createAdmin), 0},
+		{"PUT", "/v3/auth/user", s.changesAccounts(s.updateUser), 0},
+		{"DELETE", "/v3/auth/user", s.changesAccounts(s.removeUser), 0},
+		{"", "/v3/auth/role", s.noRoles, always},
+		{"", "/v3/auth/role/list", s.noRoles, always},
+		{"", "/v3/auth/role/search", s.noRoles, always},
+		{"", "/v3/auth/permission", s.noRoles, always},
+		{"", "/v3/auth/permission/list", s.noRoles, always},
 
 		// Without a version.
 		{"GET", "/prometheus", s.targets, 0},

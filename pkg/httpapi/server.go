@@ -43,8 +43,9 @@ type Options struct {
 	Registry Registry
 	Beats    Beats
 	Durable  Durable
-	// Namespaces are a table of the same log.
+	// Namespaces and Accounts are tables of the same log.
 	Namespaces Namespaces
+	Accounts   Accounts
 	// Explain tells what an error of these means; false: it is none that a
 	// caller is told of.
 	Explain func(error) (Refusal, bool)
@@ -82,7 +83,7 @@ type Options struct {
 }
 
 // DefaultOptions has the context path of Nacos. Registry, Beats, Durable,
-// Namespaces, Explain, Logger, Metrics and Gatherer are the caller's.
+// Namespaces, Accounts, Explain, Logger, Metrics and Gatherer are the caller's.
 func DefaultOptions() Options { return Options{ContextPath: "/nacos", MaxRequestBytes: 1 << 20} }
 
 // Validate names every field that makes no sense.
@@ -111,6 +112,7 @@ type Server struct {
 	forwardable map[string]bool
 
 	crossOrigin *http.CrossOriginProtection
+	passwords   *passwords
 	backups     chan struct{} // one for each that is under way
 }
 
@@ -121,7 +123,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection(), backups: make(chan struct{}, maxBackups)}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection(), passwords: newPasswords(), backups: make(chan struct{}, maxBackups)}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))

@@ -47,7 +47,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Durable, o.Explain = f.durable, explain
-	o.Namespaces = f.tables
+	o.Namespaces, o.Accounts = f.tables, f.tables
 	for _, c := range change {
 		c(&o)
 	}
@@ -55,6 +55,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 		t.Fatal(err)
 	}
 	f.Server = New(o)
+	f.passwords.rounds = 10
 	return f
 }
 

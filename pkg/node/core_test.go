@@ -148,6 +148,18 @@ func TestCoreOfThree(t *testing.T) {
 	if code, body := get(t, nodes[1], "POST", "/nacos/v2/console/namespace?namespaceId=dev&namespaceName=Dev"); code != 400 || !strings.Contains(body, "22002") {
 		t.Errorf("twice: %d %s", code, body)
 	}
+	if code, body := get(t, follower, "POST", "/nacos/v1/auth/users?username=anna&password=secret"); code != 200 {
+		t.Fatalf("user: %d %s", code, body)
+	}
+	want("/nacos/v1/auth/users?pageNo=1&pageSize=9", `"username":"anna"`)
+	for _, n := range nodes {
+		if code, _ := get(t, n, "POST", "/nacos/v1/auth/login?username=anna&password=wrong"); code != 403 {
+			t.Errorf("a wrong password: %d", code)
+		}
+		if code, _ := get(t, n, "POST", "/nacos/v1/auth/login?username=anna&password=secret"); code != 200 {
+			t.Errorf("the right password: %d", code)
+		}
+	}
 
 	// The lead is handed over by who has it.
 	handOver := func(n *Node, status int, says string) {

@@ -31,3 +31,27 @@ func (t tables) PutNamespace(ctx context.Context, n httpapi.Namespace, create bo
 func (t tables) RemoveNamespace(ctx context.Context, id string) error {
 	return t.store.RemoveNamespace(ctx, id)
 }
+
+func (t tables) Users() []httpapi.User {
+	users := t.store.Users()
+	out := make([]httpapi.User, len(users))
+	for i, u := range users {
+		out[i] = httpapi.User(u)
+	}
+	return out
+}
+
+func (t tables) AnyUser() bool { return t.store.AnyUser() }
+
+func (t tables) User(name string) (httpapi.User, bool) {
+	u, ok := t.store.User(name)
+	return httpapi.User(u), ok
+}
+
+func (t tables) PutUser(ctx context.Context, u httpapi.User, create bool) error {
+	return t.store.PutUser(ctx, raftstore.User(u), create)
+}
+
+func (t tables) RemoveUser(ctx context.Context, name string) error {
+	return t.store.RemoveUser(ctx, name)
+}
