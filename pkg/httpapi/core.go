@@ -265,7 +265,8 @@ func (s *Server) loaderCluster(c *call) error {
 // threshold is a tenth above the average, as Java prints it.
 func threshold(average int) string { return fmt.Sprintf("%.1f", float64(average)*1.1) }
 
-// loaderCurrent serves GET loader/current: the clients on gRPC, by id.
+// loaderCurrent serves GET loader/current: the clients on gRPC, by id; GET
+// client of v2 and v3 tells more of each.
 func (s *Server) loaderCurrent(c *call) error {
 	clients := map[string]any{}
 	if s.opts.Core.Connections != nil {

@@ -31,6 +31,7 @@ func threeMembers(o *Options) {
 		}
 	}
 	o.Counts = func() Counts { return Counts{Connections: 7} }
+	o.Core.Connections = func() []string { return []string{"1_10.0.0.9_40001"} }
 }
 
 func TestClusterMembers(t *testing.T) { // golden scenario 19
@@ -93,8 +94,8 @@ func TestClusterMembers(t *testing.T) { // golden scenario 19
 		{"GET /v1/core/cluster/leave", "", "", 404, js, springError(404, "Not Found", "No message available", "/nacos/v1/core/cluster/leave")},
 		{"DELETE /v1/core/cluster/nodes", "", "", 405, js, springError(405, "Method Not Allowed", "Method 'DELETE' is not supported.", "/nacos/v1/core/cluster/nodes")},
 		get("/v2/core/loader/cluster", `{"detail":[{"address":"10.0.0.1:8848","conCount":7,"sdkConCount":7,"cpu":"-1.0","load":"-1.0"}],"avg":7,"max":7,"min":7,"total":7,"threshold":"7.7","memberCount":2,"metricsCount":1,"completed":false}`),
-		get("/v2/core/loader/current", `{}`),
-		get("/v3/admin/core/loader/current", result(0, "success", `{}`)),
+		get("/v2/core/loader/current", `{"1_10.0.0.9_40001":{"metaInfo":{"connectionId":"1_10.0.0.9_40001","connectType":"GRPC"}}}`),
+		get("/v3/admin/core/loader/current", result(0, "success", `{"1_10.0.0.9_40001":{"metaInfo":{"connectionId":"1_10.0.0.9_40001","connectType":"GRPC"}}}`)),
 		{"GET /v2/core/loader/reloadCurrent?count=1", "", "", 501, js, result(30000, "server error", `"some clients alone are not moved; starling drain moves all of a node, before it is stopped"`)},
 	})
 	for _, call := range []string{"POST /nacos/v1/core/cluster/report", "PUT /nacos/v2/core/cluster/node/list", "PUT /nacos/v3/admin/core/cluster/node/list",

@@ -9,14 +9,15 @@ import (
 
 	"github.com/starling-registry/starling/cluster"
 	"github.com/starling-registry/starling/distro"
+	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
 // core has what the core API of Nacos tells of the cluster.
-func (o *operations) core() httpapi.Core {
+func (o *operations) core(sdks *grpcapi.Server) httpapi.Core {
 	return httpapi.Core{
-		Members: o.nacosMembers,
+		Members: o.nacosMembers, Connections: sdks.ClientIDs,
 		HandOver: func(ctx context.Context) error {
 			if o.store.Status().AliveVoters < 2 { // nothing would happen, without an error
 				return errors.New("there is no other voter")
