@@ -429,6 +429,13 @@ func (s *Store) Users() []User {
 	return users
 }
 
+// AnyUser reports whether there is a user at all.
+func (s *Store) AnyUser() bool {
+	s.fsm.mu.RLock()
+	defer s.fsm.mu.RUnlock()
+	return len(s.fsm.tables.users) > 0
+}
+
 // User finds one.
 func (s *Store) User(name string) (User, bool) {
 	s.fsm.mu.RLock()

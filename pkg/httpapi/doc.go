@@ -9,7 +9,8 @@
 //
 // A request takes: route table ([New] in server.go), readiness and parameters
 // (params.go), handler (by what it is about: instance.go, beat.go, service.go,
-// cluster.go, health.go, login.go, operator.go). One handler serves all versions
+// cluster.go, health.go, operator.go; core.go, probes.go and namespace.go for the
+// cluster itself; account.go and login.go; discovery.go). One handler serves all versions
 // of a path; a version is a row of the route table, and what is put around
 // parameters and answers (call.go). A handler writes its success itself and
 // returns anything else as an error from the table in errors.go, which knows how
@@ -18,8 +19,8 @@
 //
 // Writes go one of two ways. What HTTP clients publish goes to the node that
 // keeps the client, by one hop (forward.go). Persistent instances, and what
-// operators say of services, clusters and instances, goes to the log of the
-// cluster, whichever node leads it (durable.go).
+// operators say of services, clusters, instances, namespaces and accounts, goes
+// to the log of the cluster, whichever node leads it (durable.go).
 //
 // Start reading at [New].
 package httpapi

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -20,10 +21,12 @@ import (
 type shape uint8
 
 const (
-	plain  shape = iota // by a handler: the text
-	bare                // by a filter before it: the text without a content type
-	spring              // by the framework: its JSON
-	native              // ours: not part of the Nacos API
+	plain       shape = iota // by a handler: the text
+	bare                     // by a filter before it: the text without a content type
+	spring                   // by the framework: its JSON
+	native                   // ours: not part of the Nacos API
+	shapeRest                // by a handler of v1's core and accounts: a RestResult
+	shapeResult              // by a handler of v2 and v3 that has a code and a message of its own
 )
 
 // An apiError is an answer other than success.
@@ -42,8 +45,11 @@ func (e *apiError) Error() string { return e.text }
 // Codes of v2 and v3 (http-api §3.6). Each has its message.
 const (
 	codeMissing          = 10000
+	codeDenied           = 10001
 	codeParam            = 20002
+	codeMediaType        = 20003
 	codeNotFound         = 20004
+	codeConflict         = 20005
 	codeWeight           = 21001
 	codeInstanceMetadata = 21002
 	codeInstanceUnknown  = 21003
@@ -53,6 +59,10 @@ const (
 	codeServiceExists    = 21007
 	codeServiceUnknown   = 21008
 	codeServiceNotEmpty  = 21009
+	codeNamespaceIllegal = 22000
+	codeNamespaceUnknown = 22001
+	codeNamespaceExists  = 22002
+	codeIllegalState     = 23000
 	codeServer           = 30000
 )
 
@@ -61,6 +71,8 @@ var messages = map[int]string{
 	codeWeight: "weight error", codeInstanceMetadata: "instance metadata error", codeInstanceUnknown: "instance not found", codeInstance: "instance error",
 	codeServiceMetadata: "service metadata error", codeSelector: "selector error", codeServiceExists: "service already exist",
 	codeServiceUnknown: "service not exist", codeServiceNotEmpty: "service delete failure", codeServer: "server error",
+	codeDenied: "access denied", codeMediaType: "media type error", codeConflict: "resource conflict", codeIllegalState: "illegal state",
+	codeNamespaceIllegal: "illegal namespace", codeNamespaceUnknown: "namespace not exist", codeNamespaceExists: "namespace already exist",
 }
 
 // The table of errors. Each is made here and nowhere else.
@@ -306,6 +318,14 @@ var (
 	// errNameNotGrouped is what handlers say that take no other name.
 	errNameNotGrouped = &apiError{status: http.StatusBadRequest, text: "Param 'serviceName' is illegal, it should be format as 'groupName@@serviceName'", code: codeParam}
 
+	errAdminStays = &apiError{status: http.StatusBadRequest, text: "cannot delete admin: " + adminName, code: codeParam}
+	// errPasswords: SDKs ask another server, or again later.
+	errPasswords = &apiError{status: http.StatusServiceUnavailable, text: "too many passwords are being checked at the moment, try again"}
+	errNoMember  = &apiError{status: http.StatusServiceUnavailable, text: "this node does not know yet which members there are"}
+	errMediaType = &apiError{status: http.StatusUnsupportedMediaType, text: "Content-Type must be application/json", code: codeMediaType}
+	errJSON      = &apiError{status: http.StatusBadRequest, text: "request body is not the JSON that this takes", code: codeParam}
+	errNoConfig  = &apiError{status: http.StatusNotImplemented, text: "this is a naming server: it has no configuration, ask a Nacos server for that"}
+
 	errTooMany   = &apiError{status: http.StatusBadRequest, text: "request has too many parameters"}
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
 	errNotFound  = &apiError{status: http.StatusNotFound, shape: spring, text: "No message available"}
@@ -313,6 +333,95 @@ var (
 	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: "not_found: this is only served to the machine itself",
 		hint: "ask over a loopback address, without a proxy"}
 )
+
+// refuse is what a handler of core or accounts cannot do, or not as asked.
+func (c *call) refuse(status int, text string) error {
+	if c.version == v1 {
+		return &apiError{status: status, shape: shapeRest, text: text}
+	}
+	code := map[int]int{http.StatusBadRequest: codeParam, http.StatusForbidden: codeDenied, http.StatusConflict: codeConflict}[status]
+	return &apiError{status: status, text: text, code: code}
+}
+
+// errDisabled is about calls that Nacos has disabled (golden scenario 19).
+func errDisabled(name string) error {
+	return &apiError{status: http.StatusOK, shape: shapeRest, text: name + " API not allow to use temporarily.", code: http.StatusMethodNotAllowed}
+}
+
+// errLookup is about a way to find members that there is not. v1 says so with
+// status 200 (golden scenario 19).
+func (c *call) errLookup(kind string) error {
+	text := "The addressing mode exists : " + clip(kind) + ", just support : [[file, address-server]]"
+	if c.version == v1 {
+		return &apiError{status: http.StatusOK, shape: shapeRest, text: text, code: http.StatusInternalServerError}
+	}
+	return c.refuse(http.StatusBadRequest, text)
+}
+
+func errMemberState(state string) error {
+	return &apiError{status: http.StatusBadRequest, text: "Illegal state: " + clip(state), code: codeIllegalState}
+}
+
+// errNotReadyV1 and errNotReadyInBody are what probes are told.
+func errNotReadyV1(reason string) error {
+	return &apiError{status: http.StatusInternalServerError, text: "naming not in readiness: " + reason}
+}
+
+func errNotReadyInBody(status int, reason string) error {
+	return &apiError{status: status, shape: shapeResult, text: reason, code: codeServer}
+}
+
+// isNamespaceRefusal is what v1 calls false.
+func isNamespaceRefusal(err error) bool {
+	e, ok := errors.AsType[*apiError](err)
+	return ok && (e.code == codeNamespaceIllegal || e.code == codeNamespaceExists)
+}
+
+func errIllegalNamespace(reason string) error {
+	return &apiError{status: http.StatusBadRequest, text: reason, code: codeNamespaceIllegal}
+}
+
+func errNoNamespace(id string) error {
+	return &apiError{status: http.StatusNotFound, text: "namespaceId [ " + clip(id) + " ] not exist", code: codeNamespaceUnknown}
+}
+
+func errNamespaceExists(id string) error {
+	return &apiError{status: http.StatusBadRequest, text: "namespaceId [" + id + "] already exist.", code: codeNamespaceExists}
+}
+
+// errLogin tells nobody whether it is the name or the password. Some clients
+// log in again at a 403.
+func (c *call) errLogin() error {
+	if c.version == v1 {
+		return &apiError{status: http.StatusForbidden, text: "unknown user!"}
+	}
+	return &apiError{status: http.StatusForbidden, shape: spring, text: "Access Denied"}
+}
+
+// errMissingAccount is about a parameter of the calls about accounts.
+func (c *call) errMissingAccount(param string) error {
+	if c.version == v1 {
+		return errRequired(param)
+	}
+	return errMissing(param)
+}
+
+func errUserExists(name string) error {
+	return &apiError{status: http.StatusBadRequest, text: "user '" + name + "' already exist!", code: codeParam}
+}
+
+func errUserUnknown(name string) error {
+	return &apiError{status: http.StatusBadRequest, text: "user " + name + " not exist!", code: codeParam}
+}
+
+// errAdminExists has status 200 in Nacos, too (golden scenario 21).
+func (c *call) errAdminExists() error {
+	e := &apiError{status: http.StatusOK, shape: shapeRest, text: "have admin user cannot use it", code: http.StatusConflict}
+	if c.version == v3 {
+		e.shape, e.text = shapeResult, e.text+"."
+	}
+	return e
+}
 
 // clip bounds what of a request is repeated in an answer.
 func clip(s string) string {
@@ -338,6 +447,12 @@ func (e *apiError) write(w http.ResponseWriter, r *http.Request, v version) {
 		return
 	}
 	switch e.shape {
+	case shapeRest:
+		writeJSON(w, e.status, restResult(cmp.Or(e.code, e.status), e.text, []byte("null")))
+	case shapeResult:
+		b := strconv.AppendInt([]byte(`{"code":`), int64(e.code), 10)
+		b = nacos.AppendString(append(b, `,"message":`...), e.text)
+		writeJSON(w, e.status, append(b, `,"data":null}`...))
 	case bare:
 		// net/http would guess a content type if there were none at all.
 		w.Header()["Content-Type"] = nil
@@ -363,6 +478,19 @@ func (e *apiError) write(w http.ResponseWriter, r *http.Request, v version) {
 	default:
 		writeText(w, r, e.status, e.text)
 	}
+}
+
+// restResult is what v1 puts around answers of core and accounts; no message is
+// null.
+func restResult(code int, message string, data []byte) []byte {
+	b := strconv.AppendInt([]byte(`{"code":`), int64(code), 10)
+	if b = append(b, `,"message":`...); message == "" {
+		b = append(b, "null"...)
+	} else {
+		b = nacos.AppendString(b, message)
+	}
+	b = append(append(b, `,"data":`...), data...)
+	return append(b, `,"noRight":false}`...)
 }
 
 // writeText writes a text of the v1 API. Nacos labels it as the client likes

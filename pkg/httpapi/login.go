@@ -16,17 +16,34 @@ const noAuthToken = "AUTH_DISABLED"
 const tokenTTL = 18000
 
 // login serves the logins of all generations of SDKs (http-api §6.3, §8.4).
-// There are no accounts, so any passes: an SDK that has one configured logs in
+// While there are no accounts any passes: an SDK that has one configured logs in
 // before anything else, and the Python one fails every call if it cannot.
 func (s *Server) login(c *call) error {
 	name := c.get("username")
 	if name == "" {
 		return errRequired("username")
 	}
-	if _, given := c.params["password"]; !given {
+	password, given := c.params["password"]
+	if !given {
 		return errRequired("password")
 	}
-	s.log.Debug("login; there are no accounts, so any passes", zap.String("username", clip(name)), zap.String("peer", c.r.RemoteAddr))
+	user, exists := s.opts.Accounts.User(name)
+	if exists || s.opts.Accounts.AnyUser() {
+		right := len(password) <= maxPasswordSize
+		var err error
+		if right {
+			right, err = s.passwords.check(c.r.Context(), name, user.Password, password)
+		}
+		if err != nil {
+			return err
+		}
+		if !right {
+			s.log.Info("login refused", zap.String("username", clip(name)), zap.String("peer", c.r.RemoteAddr))
+			return c.errLogin()
+		}
+	} else {
+		s.log.Debug("login; there are no accounts, so any passes", zap.String("username", clip(name)), zap.String("peer", c.r.RemoteAddr))
+	}
 
 	b := nacos.AppendString([]byte(`{"accessToken":`), noAuthToken)
 	b = strconv.AppendInt(append(b, `,"tokenTtl":`...), tokenTTL, 10)

@@ -70,7 +70,7 @@ func TestPathsBesideTheAPI(t *testing.T) {
 		check(f.do("GET", path, ""), path, 200, welcome)
 		check(f.do("POST", path, ""), "POST "+path, 404, "No message available")
 	}
-	for _, path := range []string{"/favicon.ico", "/nacos/v1/cs/configs", "/nacos/v2", "/nacos/v3", "/v3/x", "/nacos//v3/x", "/nacos/v3/client/ns/instance/foo", "/nacos/v3/"} {
+	for _, path := range []string{"/favicon.ico", "/nacos/v2", "/nacos/v3", "/v3/x", "/nacos//v3/x", "/nacos/v3/client/ns/instance/foo", "/nacos/v3/"} {
 		check(f.do("GET", path, ""), path, 404, `"message":"No message available"`)
 	}
 	for _, route := range []string{"GET /", "GET /nacos", "GET /nacos/"} {

@@ -23,12 +23,16 @@ const (
 	owner routeKind = 1 + iota
 	// always: it is answered also while the node is not ready.
 	always
+	// probe: always, and without the context path, too: probes look at the
+	// port of Nacos' console, which has none.
+	probe
 )
 
 // routes are all endpoints of the Nacos API, by version and then by what they
 // are about (http-api §1). A path that is not here is answered by noSuchAPI,
 // another method of one that is by wrongMethod.
 func (s *Server) routes() []route {
+	scrape := s.metricsHandler()
 	return []route{
 		// v1: instances.
 		{"POST", "/v1/ns/instance", s.register, owner},
@@ -73,12 +77,39 @@ func (s *Server) routes() []route {
 		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics, 0},
 
 		// v1: core.
+		{"GET", "/v1/core/cluster/nodes", s.clusterNodes, always},
+		{"GET", "/v1/core/cluster/self", s.clusterSelf, always},
+		{"GET", "/v1/core/cluster/simple/nodes", s.clusterAddresses, always},
+		{"GET", "/v1/core/cluster/health", s.clusterHealth, always},
+		{"POST", "/v1/core/cluster/report", s.peersOnly, always},
+		{"POST", "/v1/core/cluster/switch/lookup", s.lookup, always},
+		{"POST", "/v1/core/cluster/server/leave", s.leave, always},
+		{"POST", "/v1/core/ops/raft", s.raftCommand, always},
+		{"GET", "/v1/core/ops/idInfo", s.ids, always},
 
 		// v1: console.
+		{"GET", "/v1/console/health/liveness", s.liveness, probe},
+		{"GET", "/v1/console/health/readiness", s.readiness, probe},
+		{"GET", "/v1/console/server/state", s.state, always},
+		{"GET", "/v1/console/server/announcement", s.noText, always},
+		{"GET", "/v1/console/server/guide", s.noText, always},
+		{"GET", "/v1/console/namespaces", s.namespaceList, 0},
+		{"POST", "/v1/console/namespaces", s.createNamespace, 0},
+		{"PUT", "/v1/console/namespaces", s.updateNamespace, 0},
+		{"DELETE", "/v1/console/namespaces", s.removeNamespace, 0},
 
 		// v1: accounts.
 		{"POST", "/v1/auth/login", s.login, 0},
 		{"POST", "/v1/auth/users/login", s.login, 0},
+		{"GET", "/v1/auth/users", s.users, 0},
+		{"GET", "/v1/auth/users/search", s.userNames, 0},
+		{"POST", "/v1/auth/users", s.changesAccounts(s.createUser), 0},
+		{"POST", "/v1/auth/users/admin", s.changesAccounts(s.createAdmin), 0},
+		{"PUT", "/v1/auth/users", s.changesAccounts(s.updateUser), 0},
+		{"DELETE", "/v1/auth/users", s.changesAccounts(s.removeUser), 0},
+		{"", "/v1/auth/roles", s.noRoles, always},
+		{"", "/v1/auth/roles/search", s.noRoles, always},
+		{"", "/v1/auth/permissions", s.noRoles, always},
 
 		// v2: instances.
 		{"POST", "/v2/ns/instance", s.register, owner},
@@ -117,6 +148,28 @@ func (s *Server) routes() []route {
 		// v2: the server, for operators.
 
 		// v2: core and console.
+		{"GET", "/v2/core/cluster/node/self", s.clusterSelf, always},
+		{"GET", "/v2/core/cluster/node/list", s.clusterNodes, always},
+		{"GET", "/v2/core/cluster/node/self/health", s.clusterHealth, always},
+		{"GET", "/v2/core/cluster/nodes", s.clusterNodes, always},
+		{"GET", "/v2/core/cluster/nodes/self", s.clusterSelf, always},
+		{"PUT", "/v2/core/cluster/node/list", s.peersOnly, always},
+		{"PUT", "/v2/core/cluster/lookup", s.lookup, always},
+		{"DELETE", "/v2/core/cluster/nodes", s.leave, always},
+		{"POST", "/v2/core/ops/raft", s.raftCommand, always},
+		{"GET", "/v2/core/ops/ids", s.ids, always},
+		{"GET", "/v2/core/loader/current", s.loaderCurrent, always},
+		{"GET", "/v2/core/loader/cluster", s.loaderCluster, always},
+		{"GET", "/v2/core/loader/reloadCurrent", s.loaderReload, always},
+		{"GET", "/v2/core/loader/smartReloadCluster", s.loaderReload, always},
+		{"GET", "/v2/core/loader/reloadClient", s.loaderReload, always},
+		{"GET", "/v2/console/namespace/list", s.namespaceList, 0},
+		{"GET", "/v2/console/namespace", s.namespace, 0},
+		{"POST", "/v2/console/namespace", s.createNamespace, 0},
+		{"PUT", "/v2/console/namespace", s.updateNamespace, 0},
+		{"DELETE", "/v2/console/namespace", s.removeNamespace, 0},
+		{"GET", "/v2/console/health/liveness", s.liveness, probe},
+		{"GET", "/v2/console/health/readiness", s.readiness, probe},
 
 		// v3: clients.
 		{"POST", "/v3/client/ns/instance", s.registerOrRenew, owner},
@@ -159,11 +212,50 @@ func (s *Server) routes() []route {
 		// v3: the server, for operators.
 
 		// v3: core and console.
+		{"GET", "/v3/admin/core/cluster/node/self", s.clusterSelf, always},
+		{"GET", "/v3/admin/core/cluster/node/list", s.clusterNodes, always},
+		{"PUT", "/v3/admin/core/cluster/node/list", s.peersOnly, always},
+		{"PUT", "/v3/admin/core/cluster/lookup", s.lookup, always},
+		{"POST", "/v3/admin/core/ops/raft", s.raftCommand, always},
+		{"GET", "/v3/admin/core/ops/ids", s.ids, always},
+		{"GET", "/v3/admin/core/loader/current", s.loaderCurrent, always},
+		{"GET", "/v3/admin/core/loader/cluster", s.loaderCluster, always},
+		{"POST", "/v3/admin/core/loader/reloadCurrent", s.loaderReload, always},
+		{"POST", "/v3/admin/core/loader/smartReloadCluster", s.loaderReload, always},
+		{"POST", "/v3/admin/core/loader/reloadClient", s.loaderReload, always},
+		{"GET", "/v3/admin/core/namespace/list", s.namespaceList, 0},
+		{"GET", "/v3/admin/core/namespace", s.namespace, 0},
+		{"GET", "/v3/admin/core/namespace/check", s.namespaceExists, 0},
+		{"POST", "/v3/admin/core/namespace", s.createNamespace, 0},
+		{"PUT", "/v3/admin/core/namespace", s.updateNamespace, 0},
+		{"DELETE", "/v3/admin/core/namespace", s.removeNamespace, 0},
+		{"GET", "/v3/admin/core/state", s.state, always},
+		{"GET", "/v3/admin/core/state/liveness", s.liveness, always},
+		{"GET", "/v3/admin/core/state/readiness", s.readiness, always},
+		{"GET", "/v3/console/health/liveness", s.liveness, probe},
+		{"GET", "/v3/console/health/readiness", s.consoleReadiness, probe},
 
 		// v3: accounts.
 		{"POST", "/v3/auth/user/login", s.login, 0},
+		{"GET", "/v3/auth/user/list", s.users, 0},
+		{"GET", "/v3/auth/user/search", s.userNames, 0},
+		{"POST", "/v3/auth/user", s.changesAccounts(s.createUser), 0},
+		{"POST", "/v3/auth/user/admin", s.changesAccounts(s.createAdmin), 0},
+		{"PUT", "/v3/auth/user", s.changesAccounts(s.updateUser), 0},
+		{"DELETE", "/v3/auth/user", s.changesAccounts(s.removeUser), 0},
+		{"", "/v3/auth/role", s.noRoles, always},
+		{"", "/v3/auth/role/list", s.noRoles, always},
+		{"", "/v3/auth/role/search", s.noRoles, always},
+		{"", "/v3/auth/permission", s.noRoles, always},
+		{"", "/v3/auth/permission/list", s.noRoles, always},
 
 		// Without a version.
+		{"GET", "/prometheus", s.targets, 0},
+		{"GET", "/prometheus/namespaceId/{namespaceId}", s.targets, 0},
+		{"GET", "/prometheus/namespaceId/{namespaceId}/service/{service}", s.targets, 0},
+		{"GET", "/serverlist", s.serverList, 0},
+		{"GET", "/actuator/health", s.actuatorHealth, always},
+		{"GET", "/actuator/prometheus", func(c *call) error { return scrape(c.w, c.r) }, always},
 	}
 }
 
@@ -175,6 +267,10 @@ func (s *Server) nacosRoutes(plain func(pattern string, h handler)) {
 		v := versionOf(rt.path)
 		s.mux.Handle(pattern, s.instrument(pattern, v, s.api(v, rt)))
 		methods[rt.path] = append(methods[rt.path], rt.method)
+		if rt.as == probe && s.opts.ContextPath != "" {
+			bare := rt.method + " " + rt.path
+			s.mux.Handle(bare, s.instrument(bare, v, s.api(v, rt)))
+		}
 		if rt.as == owner {
 			s.forwardable[rt.method+" "+rt.path] = true
 		}
@@ -185,6 +281,12 @@ func (s *Server) nacosRoutes(plain func(pattern string, h handler)) {
 		}
 	}
 	plain(s.opts.ContextPath+"/v1/ns/", noSuchAPI)
+	for _, path := range []string{"/v1/cs", "/v2/cs", "/v3/client/cs", "/v3/admin/cs"} {
+		root := s.opts.ContextPath + path
+		h := s.instrument(root, versionOf(path+"/"), noConfig)
+		s.mux.Handle(root, h)
+		s.mux.Handle(root+"/", h)
+	}
 }
 
 // api puts before a handler what all of the Nacos API have in common.
@@ -193,7 +295,7 @@ func (s *Server) api(v version, rt route) handler {
 		if s.opts.Awake != nil {
 			s.opts.Awake()
 		}
-		if ready, reason := s.ready(); !ready && rt.as != always && !isForwarded(r) {
+		if ready, reason := s.ready(); !ready && rt.as != always && rt.as != probe && !isForwarded(r) {
 			return errNotReady(reason)
 		}
 		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))

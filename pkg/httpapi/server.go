@@ -27,7 +27,8 @@ type Registry interface {
 	Kind(registry.ServiceKey) registry.ServiceKind
 	Services(namespace, group string) []string
 	ServicesIn(namespace string) []registry.ServiceKey
-	Namespaces() map[string]int
+	Namespaces() map[string]int // services of each
+	Groups(namespace string) []string
 }
 
 // A Beats keeps the instances of HTTP clients; *health.Beats is one.
@@ -42,9 +43,14 @@ type Options struct {
 	Registry Registry
 	Beats    Beats
 	Durable  Durable
-	// Explain tells what an error of Durable means; false: it is none that a
+	// Namespaces and Accounts are tables of the same log.
+	Namespaces Namespaces
+	Accounts   Accounts
+	// Explain tells what an error of these means; false: it is none that a
 	// caller is told of.
 	Explain func(error) (Refusal, bool)
+	// Core is what the core API tells and does.
+	Core Core
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
@@ -77,7 +83,7 @@ type Options struct {
 }
 
 // DefaultOptions has the context path of Nacos. Registry, Beats, Durable,
-// Explain, Logger, Metrics and Gatherer are the caller's.
+// Namespaces, Accounts, Explain, Logger, Metrics and Gatherer are the caller's.
 func DefaultOptions() Options { return Options{ContextPath: "/nacos", MaxRequestBytes: 1 << 20} }
 
 // Validate names every field that makes no sense.
@@ -106,6 +112,7 @@ type Server struct {
 	forwardable map[string]bool
 
 	crossOrigin *http.CrossOriginProtection
+	passwords   *passwords
 	backups     chan struct{} // one for each that is under way
 }
 
@@ -116,7 +123,7 @@ type handler func(http.ResponseWriter, *http.Request) error
 
 // New makes a server. Options are to be valid.
 func New(opts Options) *Server {
-	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection(), backups: make(chan struct{}, maxBackups)}
+	s := &Server{opts: opts, mux: http.NewServeMux(), forwardable: map[string]bool{}, crossOrigin: http.NewCrossOriginProtection(), passwords: newPasswords(), backups: make(chan struct{}, maxBackups)}
 	s.log = opts.Logger.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 10, 0)
 	}))
@@ -138,6 +145,7 @@ func New(opts Options) *Server {
 	if opts.ContextPath != "" {
 		route("GET "+opts.ContextPath, s.welcome)
 		route("GET "+opts.ContextPath+"/{$}", s.welcome)
+		route("GET "+opts.ContextPath+"/index.html", s.welcome)
 	}
 
 	s.other = s.instrument("other", noVersion, func(http.ResponseWriter, *http.Request) error { return errNotFound })

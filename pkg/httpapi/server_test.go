@@ -26,6 +26,7 @@ type fixture struct {
 	registry *registry.Registry
 	beats    *health.Beats
 	durable  *memLog
+	tables   *memTables
 	metrics  *prometheus.Registry
 	logs     *observer.ObservedLogs
 	reason   string // why the node is not ready; "": it is
@@ -33,7 +34,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	ro := registry.DefaultOptions()
-	f := &fixture{metrics: prometheus.NewRegistry(), durable: newMemLog(ro.Clock)}
+	f := &fixture{metrics: prometheus.NewRegistry(), durable: newMemLog(ro.Clock), tables: newMemTables()}
 	ro.OverrideOver = f.durable.end
 	f.registry = registry.New(ro)
 	f.durable.registry = f.registry
@@ -46,6 +47,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Registry, o.Beats, o.Logger, o.Metrics, o.Gatherer = f.registry, f.beats, zap.New(core), f.metrics, f.metrics
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Durable, o.Explain = f.durable, explain
+	o.Namespaces, o.Accounts = f.tables, f.tables
 	for _, c := range change {
 		c(&o)
 	}
@@ -53,6 +55,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 		t.Fatal(err)
 	}
 	f.Server = New(o)
+	f.passwords.rounds = 10
 	return f
 }
 

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+)
+
+// liveness serves console/health/liveness and core/state/liveness: a process
+// that can answer is alive.
+func (s *Server) liveness(c *call) error {
+	if c.version == v1 {
+		writeText(c.w, c.r, http.StatusOK, "OK")
+		return nil
+	}
+	return c.answer([]byte(`"ok"`))
+}
+
+// readiness serves console/health/readiness and core/state/readiness. In v2 and
+// for v3's operators Nacos says in the body alone that a node is not ready
+// (http-api §7.5, §8.3); its consoles of v1 and v3 answer with 500.
+func (s *Server) readiness(c *call) error {
+	ready, reason := s.ready()
+	switch {
+	case ready:
+		return s.liveness(c)
+	case c.version == v1:
+		return errNotReadyV1(reason)
+	}
+	return errNotReadyInBody(http.StatusOK, reason)
+}
+
+// consoleReadiness serves the readiness of v3's console.
+func (s *Server) consoleReadiness(c *call) error {
+	if ready, reason := s.ready(); !ready {
+		return errNotReadyInBody(http.StatusInternalServerError, reason)
+	}
+	return s.liveness(c)
+}
+
+// actuatorHealth serves actuator/health of the framework that Nacos is made
+// with.
+func (s *Server) actuatorHealth(c *call) error {
+	status, body := http.StatusOK, `{"status":"UP"}`
+	if ready, _ := s.ready(); !ready {
+		status, body = http.StatusServiceUnavailable, `{"status":"DOWN"}`
+	}
+	c.w.Header().Set("Content-Type", "application/vnd.spring-boot.actuator.v3+json")
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write([]byte(body))
+	return nil
+}
+
+// state serves server/state and core/state.
+func (s *Server) state(c *call) error {
+	m, err := s.self()
+	if err != nil {
+		return err
+	}
+	return c.answerJSON(nacos.State(m.Port, len(s.members()) == 1, m.Release))
+}
+
+// noText serves what a console would show people: there is nothing.
+func (s *Server) noText(c *call) error { return c.rest([]byte(`""`)) }
