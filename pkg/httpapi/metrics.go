@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,7 +10,8 @@ import (
 )
 
 // metrics of requests. Routes are those of the table, so no client makes up a
-// label.
+// label. There are some 150 routes, so only counters have one of each; times are
+// by version and by whether something is written.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -38,14 +41,18 @@ func newMetrics(reg prometheus.Registerer, ready func() (bool, string)) *metrics
 		forwarded: forwards.WithLabelValues("answered"), tookOver: forwards.WithLabelValues("here"), unreachable: forwards.WithLabelValues("unreachable"),
 		requests: f.NewCounterVec(opts("requests_total", "HTTP requests by route and class of the status."), []string{"route", "class"}),
 		seconds: f.NewHistogramVec(prometheus.HistogramOpts{Namespace: "starling", Subsystem: "http", Name: "request_seconds",
-			Help: "Time to answer an HTTP request.", Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .1, .5, 1, 5}}, []string{"route"}),
+			Help: "Time to answer an HTTP request.", Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .1, .5, 1, 5}}, []string{"api", "kind"}),
 		panics: f.NewCounter(opts("panics_total", "Requests whose handler panicked.")),
 	}
 }
 
 // route makes the series of a route, so that they exist from the start.
-func (m *metrics) route(name string) *routeMetrics {
-	rm := &routeMetrics{seconds: m.seconds.WithLabelValues(name)}
+func (m *metrics) route(name string, v version) *routeMetrics {
+	kind := "write"
+	if strings.HasPrefix(name, http.MethodGet+" ") {
+		kind = "read"
+	}
+	rm := &routeMetrics{seconds: m.seconds.WithLabelValues([]string{"other", "v1", "v2", "v3"}[v], kind)}
 	for i, class := range []string{"1xx", "2xx", "3xx", "4xx", "5xx"} {
 		if class != "1xx" {
 			rm.classes[i] = m.requests.WithLabelValues(name, class)

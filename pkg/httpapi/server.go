@@ -193,7 +193,7 @@ func isClean(p string) bool {
 // instrument makes a handler an http.Handler: it writes errors as the version
 // has them, survives panics and counts.
 func (s *Server) instrument(route string, v version, h handler) http.Handler {
-	m := s.metrics.route(route)
+	m := s.metrics.route(route, v)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		rec := &recorder{ResponseWriter: w}

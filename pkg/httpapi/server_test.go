@@ -635,7 +635,7 @@ func TestInternalErrors(t *testing.T) {
 		`starling_http_requests_total{class="5xx",route="POST /nacos/v1/ns/instance"} 1`,
 		`starling_http_requests_total{class="5xx",route="PUT /nacos/v1/ns/instance/beat"} 1`,
 		`starling_http_requests_total{class="2xx",route="GET /nacos/v1/ns/instance/list"} 0`,
-		`starling_http_request_seconds_count{route="PUT /nacos/v1/ns/instance/beat"} 1`,
+		`starling_http_request_seconds_count{api="v1",kind="write"} 2`,
 	} {
 		if !strings.Contains(metrics, line+"\n") {
 			t.Errorf("/metrics lacks %s", line)
