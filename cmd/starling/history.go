@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -34,7 +33,7 @@ day (history-keep). What was forgotten, and which nodes did not answer, is said 
   starling history order --namespace prod --group payment
   starling history order --json | jq '.changes[] | select(.kind == "went")'`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: r.completeInstance,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
 			if err != nil {
@@ -158,7 +157,6 @@ func details(before, after *api.Instance) string {
 	say := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	health := map[bool]string{true: "healthy", false: "unhealthy"}
 	use := map[bool]string{true: "enabled", false: "disabled"}
-	number := func(w float64) string { return strconv.FormatFloat(w, 'g', -1, 64) }
 	switch {
 	case after == nil:
 		return ""

@@ -4,10 +4,10 @@
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
 // runs a node until a signal comes; members.go, cluster.go, verify.go,
-// history.go, subscribers.go, drain.go, raft.go and backup.go ask running nodes
-// over their native API, with what they share in remote.go and watch.go;
-// recover.go works on the files of a stopped one; bench.go measures servers as
-// a client. Start reading at run.
+// services.go, edit.go, namespaces.go, history.go, subscribers.go, drain.go,
+// raft.go and backup.go ask running nodes over their native API, with what they
+// share in remote.go and watch.go; recover.go works on the files of a stopped
+// one; bench.go measures servers as a client. Start reading at run.
 package main
 
 import (
@@ -77,14 +77,17 @@ Then, in another terminal, register an instance and list its service:
 It is gone after 30 to 35 s, since nobody sends its beats. An SDK does that: point
 its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.
 
-Why did that instance vanish, and how are the nodes?
+Which instances has it, why did one vanish, and how are the nodes?
+  starling instances hello
   starling history hello
   starling cluster`,
 		Version:       versionString(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(serveCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), historyCommand(p), subscribersCommand(p), drainCommand(p),
+	root.AddCommand(serveCommand(p), servicesCommand(p), instancesCommand(p), subscribersCommand(p), historyCommand(p),
+		enableCommand(p), disableCommand(p), weightCommand(p), metadataCommand(p), evictCommand(p), editsCommand(p), namespacesCommand(p),
+		membersCommand(p), clusterCommand(p), verifyCommand(p), drainCommand(p),
 		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,6 +153,9 @@ func TestRemoteErrors(t *testing.T) {
 	evil.answers["GET /members"] = &api.Error{Status: 500, Code: "x", Message: "\x1b[2Jgone\nstarling: all is well"}
 	backup := file(t, aBackup)
 	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"subscribers", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
+		{"services"}, {"instances", "s"}, {"enable", "s", "10.0.0.7:80"}, {"disable", "s", "10.0.0.7:80"}, {"weight", "s", "10.0.0.7:80", "1"}, {"metadata", "s", "10.0.0.7:80"},
+		{"metadata", "s", "10.0.0.7:80", "a=1"}, {"evict", "s", "10.0.0.7:80"}, {"evict", "s", "10.0.0.7:80", "--lift"}, {"evict", "--list"}, {"edits"}, {"edits", "reset", "s", "10.0.0.7:80"},
+		{"namespaces"}, {"namespaces", "create", "n"}, {"namespaces", "remove", "n"},
 		{"raft"}, {"backup", filepath.Join(t.TempDir(), "b")}, {"backup", "-"}, {"restore", backup}, {"members", "remove", "node-c"}} {
 		f := func(status int, env []string, server string, says ...string) {
 			t.Helper()
@@ -184,6 +188,12 @@ func TestRemoteErrors(t *testing.T) {
 		{"cluster", "--server", "a", "--servers", "b"}, {"verify", "--servers", "a,a:8848"}, {"verify", "--servers", "a,b:x"},
 		{"raft", "x"}, {"raft", "--server", "a", "--servers", "b"}, {"backup"}, {"backup", "a", "b"}, {"backup", "-", "--json"}, {"backup", "x", "--servers", "a"},
 		{"restore"}, {"restore", "a", "b"}, {"members", "remove"}, {"members", "remove", ""}, {"members", "remove", "a", "b"}, {"members", "remove", "a", "--servers", "b"},
+		{"services", "a", "b"}, {"services", "--all-namespaces", "--namespace", "n"}, {"services", "--limit", "0"}, {"services", "g@@a", "--group", "h"}, {"services", "--watch=x"},
+		{"instances"}, {"instances", ""}, {"instances", "a", "b"}, {"enable"}, {"enable", "s"}, {"disable", "s", "10.0.0.7"}, {"disable", "s", ":80"}, {"disable", "s", "10.0.0.7:80", "x"},
+		{"weight", "s", "10.0.0.7:80"}, {"weight", "s", "10.0.0.7:80", "x"}, {"weight", "s", "10.0.0.7:80", "10001"}, {"weight", "s", "10.0.0.7:80", "NaN"}, {"metadata", "s"},
+		{"evict"}, {"evict", "s"}, {"evict", "s", "10.0.0.7:80", "--list"}, {"evict", "--list", "--lift"}, {"evict", "s", "10.0.0.7:80", "--all-namespaces"},
+		{"evict", "s", "10.0.0.7:80", "--lift", "--until-gone"}, {"evict", "s", "10.0.0.7:80", "--absent", "--until-gone"}, {"evict", "--list", "--all-namespaces", "--namespace", "n"},
+		{"edits", "x"}, {"edits", "reset"}, {"edits", "--all-namespaces", "--namespace", "n"}, {"namespaces", "x"}, {"namespaces", "create"}, {"namespaces", "remove", "a", "b"},
 		{"verify", "--within", "10"}, {"verify", "--within", "-1s"}} {
 		if status, _, stderr := starling(nil, args...); status != exitUsage || !strings.Contains(stderr, "--help") {
 			t.Errorf("%v: status %d, %s", args, status, stderr)
@@ -192,7 +202,7 @@ func TestRemoteErrors(t *testing.T) {
 }
 
 func TestRemoteHelp(t *testing.T) {
-	for _, cmd := range []string{"members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "raft", "backup", "restore"} {
+	for _, cmd := range []string{"services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "namespaces", "namespaces create", "namespaces remove", "members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "raft", "backup", "restore"} {
 		words := strings.Fields(cmd)
 		_, help, _ := starling(nil, append(words, "--help")...)
 		for _, s := range []string{"Examples:", "starling " + cmd, "--server", "STARLING_SERVER", "--json"} {
@@ -203,7 +213,7 @@ func TestRemoteHelp(t *testing.T) {
 		if several := strings.Contains(help, "--servers string"); several != (cmd == "cluster" || cmd == "verify" || cmd == "raft") {
 			t.Errorf("%s --help: --servers %v", cmd, several)
 		}
-		if named := strings.Contains(help, "--namespace string"); named != (cmd == "history" || cmd == "verify" || cmd == "subscribers") {
+		if named := strings.Contains(help, "--namespace string"); named != slices.Contains([]string{"history", "verify", "subscribers", "services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset"}, cmd) {
 			t.Errorf("%s --help: --namespace %v", cmd, named)
 		}
 		for line := range strings.Lines(help) {
@@ -223,10 +233,12 @@ func TestRemoteHelp(t *testing.T) {
 			expected := ":4\n"
 			if args[0] == "" && (cmd == "backup" || cmd == "restore") {
 				expected = ":0\n" // but these take one
-			} else if args[0] == "" && cmd == "members" {
-				expected = "remove\tTake a node that is gone for good out of the log of the cluster\n:4\n"
+			} else if sub := map[string]string{"members": "remove\tTake a node that is gone for good out of the log of the cluster\n",
+				"edits": "reset\tTake back what operators have set for an instance\n", "namespaces": "create\tMake a namespace\nremove\tForget a namespace that somebody has made\n"}[cmd]; args[0] == "" && sub != "" {
+				expected = sub + expected
 			}
-			if _, out, _ := starling(nil, append(complete, args...)...); out != expected {
+			// What is there to choose from is asked of a node; there is none.
+			if _, out, _ := starling([]string{"STARLING_SERVER=127.0.0.1:1"}, append(complete, args...)...); out != expected {
 				t.Errorf("%s: completion of %v: %q", cmd, args, out)
 			}
 		}

@@ -34,7 +34,7 @@ subscribers. Nodes that did not answer are named above the table.`,
   starling subscribers order --namespace prod --watch
   starling subscribers order --json | jq '.subscribers[] | select(.behindMillis > 5000)'`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: r.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
 			if err != nil {

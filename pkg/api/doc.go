@@ -10,6 +10,10 @@
 // (names of services, of clients, metadata) are as the clients sent them: who
 // shows them on a terminal escapes them.
 //
-// Start reading at [Members] and [Cluster] for the types, at [NewClient] for
+// What is said of types and fields here is also what the OpenAPI document of the
+// API says (pkg/httpapi/openapi.json), so it is written for people without the
+// source.
+//
+// Start reading at [Members] and [Services] for the types, at [NewClient] for
 // the client, at [MergeHistory] for the merge.
 package api

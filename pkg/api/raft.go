@@ -19,7 +19,7 @@ type Raft struct {
 	Node    string    `json:"node"`      // id of the node that answers
 	Name    string    `json:"name"`
 	At      time.Time `json:"at"`   // its clock when it answered; the other times are by the same clock
-	Role    string    `json:"role"` // one of the Role constants, or a newer one
+	Role    string    `json:"role"` // leader, follower, candidate, joining, failed, or a newer one
 
 	Leader       string `json:"leader"`       // id; "": none is known, and nothing can be written
 	LeaderName   string `json:"leaderName"`   // "" is not known
@@ -52,7 +52,7 @@ type RaftServer struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`  // "" is not known
 	Voter bool   `json:"voter"` // its vote counts; others only follow
-	State string `json:"state"` // as a member, of the State constants; "": it is none
+	State string `json:"state"` // as a member: alive, silent, refused or left; "": it is none
 }
 
 // A RaftSnapshot is the tables as they were at some entry, on disk, so that

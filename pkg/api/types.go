@@ -150,7 +150,7 @@ type ServiceHash struct {
 type Drain struct {
 	Node  string `json:"node"`
 	Name  string `json:"name"`
-	State string `json:"state"`          // one of the Drain constants
+	State string `json:"state"`          // none, planned, running, done or failed
 	Step  string `json:"step,omitempty"` // what is being done, in words
 
 	Plan DrainPlan `json:"plan"`

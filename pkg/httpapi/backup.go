@@ -31,9 +31,6 @@ const maxBackups = 8
 // end.
 func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	n := &s.opts.Native
-	if n.Backup == nil || n.Raft == nil {
-		return errNotInNode
-	}
 	if r.Method == http.MethodHead {
 		w.Header().Set("Allow", http.MethodGet)
 		return errBackupHead
@@ -100,9 +97,6 @@ func (s *Server) restorer() handler {
 	var busy sync.Mutex
 	return func(w http.ResponseWriter, r *http.Request) error {
 		n := &s.opts.Native
-		if n.Restore == nil {
-			return errNotInNode
-		}
 		if err := s.checkWrite(r, api.BackupType); err != nil {
 			return err
 		}

@@ -14,8 +14,10 @@
 // of a path; a version is a row of the route table, and what is put around
 // parameters and answers (call.go). A handler writes its success itself and
 // returns anything else as an error from the table in errors.go, which knows how
-// each version says it. The native API (native.go) does not ask for readiness:
-// it is where people learn what the node waits for.
+// each version says it. The native API (native.go has its table, and files beside
+// it its subjects) does not ask for readiness: it is where people learn what the
+// node waits for. openapi.json describes it; openapi_test.go makes that of the
+// types, and holds it to the table.
 //
 // Writes go one of two ways. What HTTP clients publish goes to the node that
 // keeps the client, by one hop (forward.go). Persistent instances, and what

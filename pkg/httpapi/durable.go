@@ -21,6 +21,10 @@ type Durable interface {
 	// PutOverride lays an edit over an instance; merge: what is nil stays as
 	// it was.
 	PutOverride(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, edit registry.Override, merge bool) error
+	// Evict keeps an instance away from readers until that is lifted, or also,
+	// with untilGone, until it has been gone for long. Lift ends it.
+	Evict(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, untilGone bool) error
+	Lift(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey) error
 
 	// EditMetadata changes the metadata in the edits of several instances of a
 	// service: change makes of what is set now what is to be.

@@ -258,9 +258,9 @@ func errNative(message, hint string) error {
 	return &apiError{status: http.StatusBadRequest, shape: native, text: api.CodeBadRequest + ": " + message, hint: hint}
 }
 
-func errNoNative(r *http.Request) error {
+func errNoNative(r *http.Request, paths []string) error {
 	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": the native API has no " + clip(r.URL.EscapedPath()),
-		hint: "this release has /members, /members/remove, /cluster, /self-preservation/end, /hashes, /history, /subscribers, /drain, /raft, /backup and /restore below " + api.Path}
+		hint: "this release has " + strings.Join(paths, ", ") + " below " + api.Path}
 }
 
 func errNativeMethod(r *http.Request, allowed string) error {
@@ -270,7 +270,7 @@ func errNativeMethod(r *http.Request, allowed string) error {
 
 func errNativeTooLarge(maxBytes int64) error {
 	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the body is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
-		hint: "the requests of this API take less than 100"}
+		hint: "the requests of this API take less than 10,000"}
 }
 
 func errContentType(want string) error {
@@ -288,6 +288,35 @@ func errStillAlive(name string) error {
 		hint: "stop it first, with SIGTERM"}
 }
 
+func errNoSuchService(key registry.ServiceKey) error {
+	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": there is no service " + key.Name + " in group " + key.Group + ", namespace " + key.Namespace,
+		hint: "starling services --all-namespaces shows what there is"}
+}
+
+func errNoSuchInstance(key registry.ServiceKey, ip string, port int, hint string) error {
+	return &apiError{status: http.StatusNotFound, shape: native, text: fmt.Sprintf("%s: no instance %s is in service %s in group %s, namespace %s",
+		api.CodeNotFound, clip(api.JoinAddress(ip, port)), key.Name, key.Group, key.Namespace), hint: hint}
+}
+
+// errSeveralClusters: the address alone does not say which instance is meant.
+func errSeveralClusters(ip string, port int, clusters []string) error {
+	return &apiError{status: http.StatusBadRequest, shape: native, text: api.CodeBadRequest + ": " + clip(api.JoinAddress(ip, port)) + " stands in several clusters: " + clip(strings.Join(clusters, ", ")),
+		hint: "say which cluster is meant"}
+}
+
+func errNotEvicted(key registry.ServiceKey, ip string, port int) error {
+	return &apiError{status: http.StatusNotFound, shape: native, text: fmt.Sprintf("%s: %s of service %s in group %s, namespace %s is not evicted",
+		api.CodeNotFound, clip(api.JoinAddress(ip, port)), key.Name, key.Group, key.Namespace), hint: "starling evict --list shows what is"}
+}
+
+func errNoSuchNamespace(id, hint string) error {
+	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": nobody has made a namespace " + clip(id), hint: hint}
+}
+
+func errNamespaceIsThere(id string) error {
+	return &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": there is a namespace " + clip(id), hint: "starling namespaces shows them"}
+}
+
 // errUnreachable: the client is kept by another node. Whether that has carried
 // out the request is not known.
 func errUnreachable(node string) error {
@@ -295,6 +324,8 @@ func errUnreachable(node string) error {
 }
 
 var (
+	errPublicStays = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": the namespace public is always there",
+		hint: "others can be removed"}
 	errCrossSite = &apiError{status: http.StatusForbidden, shape: native, text: api.CodeForbidden + ": a browser sent this from another site",
 		hint: "use the command line, or a page of this server"}
 	errRestoring = &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": another restore is under way",

@@ -124,32 +124,59 @@ func (m *memLog) SetHealth(_ context.Context, key registry.ServiceKey, k registr
 
 func (m *memLog) PutOverride(_ context.Context, key registry.ServiceKey, k registry.InstanceKey, edit registry.Override, merge bool) error {
 	return m.change(func() (registry.Change, error) {
-		if was := m.edits[key][k]; merge {
+		was := m.edits[key][k]
+		if merge {
 			edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
 			if edit.Metadata == nil {
 				edit.Metadata = was.Metadata
 			}
 		}
-		edit.Revision, edit.Evicted = m.revision, m.edits[key][k].Evicted
-		if m.edits[key] == nil {
-			m.edits[key] = map[registry.InstanceKey]registry.Override{}
-		}
-		m.edits[key][k] = edit
-		return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &edit, Cause: registry.CauseOperator}}}, nil
+		edit.Evicted = was.Evicted
+		edit.Sticky = edit.Sticky || was.Sticky && (merge || was.Evicted)
+		return m.edit(key, k, edit, registry.CauseOperator)
 	})
+}
+
+func (m *memLog) Evict(_ context.Context, key registry.ServiceKey, k registry.InstanceKey, untilGone bool) error {
+	return m.change(func() (registry.Change, error) {
+		edit := m.edits[key][k]
+		edit.Evicted, edit.Sticky = true, edit.Sticky || !untilGone
+		return m.edit(key, k, edit, registry.CauseEvicted)
+	})
+}
+
+func (m *memLog) Lift(_ context.Context, key registry.ServiceKey, k registry.InstanceKey) error {
+	return m.change(func() (registry.Change, error) {
+		edit := m.edits[key][k]
+		if !edit.Evicted {
+			return registry.Change{}, refused(NotFound, "eviction")
+		}
+		edit.Evicted = false
+		return m.edit(key, k, edit, registry.CauseLifted)
+	})
+}
+
+// edit sets an edit to what is left of it.
+func (m *memLog) edit(key registry.ServiceKey, k registry.InstanceKey, edit registry.Override, cause registry.Cause) (registry.Change, error) {
+	if edit.Enabled == nil && edit.Weight == nil && len(edit.Metadata) == 0 && !edit.Evicted {
+		delete(m.edits[key], k)
+		return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Cause: cause}}}, nil
+	}
+	edit.Revision = m.revision
+	if m.edits[key] == nil {
+		m.edits[key] = map[registry.InstanceKey]registry.Override{}
+	}
+	m.edits[key][k] = edit
+	return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &edit, Cause: cause}}}, nil
 }
 
 // evict evicts an instance, or lifts that.
 func (m *memLog) evict(key registry.ServiceKey, k registry.InstanceKey, evicted bool) {
-	_ = m.change(func() (registry.Change, error) {
-		edit := m.edits[key][k]
-		edit.Revision, edit.Evicted, edit.Sticky = m.revision, evicted, true
-		if m.edits[key] == nil {
-			m.edits[key] = map[registry.InstanceKey]registry.Override{}
-		}
-		m.edits[key][k] = edit
-		return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &edit, Cause: registry.CauseOperator}}}, nil
-	})
+	if evicted {
+		_ = m.Evict(context.Background(), key, k, false)
+	} else {
+		_ = m.Lift(context.Background(), key, k)
+	}
 }
 
 func (m *memLog) EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -68,6 +69,21 @@ type Native struct {
 	RemoveMember func(ctx context.Context, id string) (api.Removed, error)
 	// RestoreLimit bounds the bytes of a backup that is restored.
 	RestoreLimit int64
+
+	// Edits tells what operators have set, in one namespace or, for "", in all,
+	// by service and instance.
+	Edits func(namespace string) []InstanceEdit
+	// LogError dresses an error of Durable or Namespaces for those who write
+	// through this API.
+	LogError func(error) error
+}
+
+// An InstanceEdit is what operators have set for an instance.
+type InstanceEdit struct {
+	Service registry.ServiceKey
+	registry.InstanceKey
+	registry.Override
+	Since registry.Stamp // when it was written
 }
 
 // Time that a request may take which other nodes are asked for.
@@ -75,7 +91,72 @@ const (
 	historyTimeout = 5 * time.Second
 	hashesTimeout  = 20 * time.Second
 	removeTimeout  = 8 * time.Second // the command waits for 10
+	writeTimeout   = 8 * time.Second // of an edit, as much
 )
+
+// A nativeRoute is one method of one path of the native API.
+type nativeRoute struct {
+	method, path string // below api.Path
+	offered      bool   // by this node
+	// answer makes what is sent as JSON. It is for GET, or for POST with a JSON
+	// body, from no other site.
+	answer func(*http.Request) (any, error)
+	// whole does everything itself, in place of answer. Its GET has no HEAD.
+	whole handler
+}
+
+// nativeTable is the native API. What it has is said nowhere else in the
+// server; openapi.json says how to use it.
+func (s *Server) nativeTable() []nativeRoute {
+	n := &s.opts.Native
+	writes := n.LogError != nil
+	return []nativeRoute{
+		{"GET", "/services", true, s.nativeServices, nil},
+		{"GET", "/instances", true, s.nativeInstances, nil},
+		{"POST", "/instances/edit", writes && n.Edits != nil, s.editInstance, nil},
+		{"POST", "/instances/evict", writes && n.Edits != nil, s.evictInstance, nil},
+		{"POST", "/instances/lift", writes && n.Edits != nil, s.liftInstance, nil},
+		{"GET", "/edits", n.Edits != nil, s.nativeEdits, nil},
+		{"GET", "/history", n.History != nil && n.Members != nil, s.history, nil},
+		{"GET", "/subscribers", s.opts.Clients != noClients{}, s.nativeSubscribers, nil},
+		{"GET", "/namespaces", true, s.nativeNamespaces, nil},
+		{"POST", "/namespaces", writes, s.makeNamespace, nil},
+		{"POST", "/namespaces/remove", writes, s.forgetNamespace, nil},
+
+		{"GET", "/members", n.Members != nil, func(r *http.Request) (any, error) {
+			_, err := query(r)
+			m := n.Members()
+			m.Members = listed(m.Members)
+			return m, err
+		}, nil},
+		{"POST", "/members/remove", n.RemoveMember != nil && n.Members != nil, s.removeMember, nil},
+		{"GET", "/cluster", n.Cluster != nil, func(r *http.Request) (any, error) {
+			_, err := query(r)
+			c := n.Cluster()
+			c.Lives, c.Peers = listed(c.Lives), listed(c.Peers)
+			return c, err
+		}, nil},
+		{"POST", "/self-preservation/end", n.EndSelfPreservation != nil, s.endSelfPreservation, nil},
+		{"GET", "/hashes", n.Hashes != nil, s.hashes, nil},
+		{"GET", "/drain", n.DrainProgress != nil, func(r *http.Request) (any, error) {
+			_, err := query(r)
+			return drained(n.DrainProgress()), err
+		}, nil},
+		{"POST", "/drain", n.Drain != nil && n.DrainPlan != nil, s.drain, nil},
+		{"GET", "/raft", n.Raft != nil, func(r *http.Request) (any, error) {
+			_, err := query(r)
+			l := n.Raft()
+			l.Servers = listed(l.Servers)
+			return l, err
+		}, nil},
+		{"GET", "/backup", n.Backup != nil && n.Raft != nil, nil, s.backup},
+		{"POST", "/restore", n.Restore != nil, nil, s.restorer()},
+		{"GET", "/openapi.json", true, func(r *http.Request) (any, error) {
+			_, err := query(r)
+			return json.RawMessage(openAPI), err
+		}, nil},
+	}
+}
 
 // nativeRoutes adds the native API. It answers also while the node is not
 // ready: that is when people ask.
@@ -84,64 +165,43 @@ const (
 // on behalf of another site is refused all the same: a page that an operator
 // looks at must not drain a node that only the operator reaches.
 func (s *Server) nativeRoutes(route func(pattern string, h handler)) {
-	n := &s.opts.Native
-	type nativeHandler func(*http.Request) (any, error)
-	for _, rt := range []struct {
-		method, path string
-		offered      bool
-		handle       nativeHandler
-	}{
-		{"GET", "/members", n.Members != nil, func(*http.Request) (any, error) {
-			m := n.Members()
-			m.Members = listed(m.Members)
-			return m, nil
-		}},
-		{"GET", "/cluster", n.Cluster != nil, func(*http.Request) (any, error) {
-			c := n.Cluster()
-			c.Lives, c.Peers = listed(c.Lives), listed(c.Peers)
-			return c, nil
-		}},
-		{"POST", "/self-preservation/end", n.EndSelfPreservation != nil, s.endSelfPreservation},
-		{"GET", "/hashes", n.Hashes != nil, s.hashes},
-		{"GET", "/history", n.History != nil && n.Members != nil, s.history},
-		{"GET", "/subscribers", s.opts.Clients != noClients{}, s.nativeSubscribers},
-		{"POST", "/drain", n.Drain != nil && n.DrainPlan != nil, s.drain},
-		{"GET", "/drain", n.DrainProgress != nil, func(*http.Request) (any, error) { return drained(n.DrainProgress()), nil }},
-		{"GET", "/raft", n.Raft != nil, func(*http.Request) (any, error) {
-			l := n.Raft()
-			l.Servers = listed(l.Servers)
-			return l, nil
-		}},
-		{"POST", "/members/remove", n.RemoveMember != nil && n.Members != nil, s.removeMember},
-	} {
+	methods := map[string][]string{}
+	for _, rt := range s.nativeTable() {
+		methods[rt.path] = append(methods[rt.path], rt.method)
+		if rt.method == http.MethodGet && rt.whole == nil {
+			methods[rt.path] = append(methods[rt.path], http.MethodHead)
+		}
 		route(rt.method+" "+api.Path+rt.path, func(w http.ResponseWriter, r *http.Request) error {
-			if !rt.offered {
+			switch {
+			case !rt.offered:
 				return errNotInNode
+			case rt.whole != nil:
+				return rt.whole(w, r)
 			}
 			if r.Method == http.MethodPost {
 				if err := s.checkWrite(r, "application/json"); err != nil {
 					return err
 				}
+				if _, err := query(r); err != nil {
+					return err
+				}
 			}
-			answer, err := rt.handle(r)
+			answer, err := rt.answer(r)
 			if err != nil {
 				return nativeError(err)
 			}
 			return writeNative(w, answer)
 		})
 	}
-	route("GET "+api.Path+"/backup", s.backup)
-	route("POST "+api.Path+"/restore", s.restorer())
-	for path, methods := range map[string]string{
-		"/members": "GET, HEAD", "/cluster": "GET, HEAD", "/hashes": "GET, HEAD", "/history": "GET, HEAD", "/subscribers": "GET, HEAD", "/raft": "GET, HEAD",
-		"/self-preservation/end": "POST", "/drain": "GET, HEAD, POST", "/backup": "GET", "/restore": "POST", "/members/remove": "POST",
-	} {
+	paths := slices.Sorted(maps.Keys(methods))
+	for _, path := range paths {
+		allowed := strings.Join(methods[path], ", ")
 		route(api.Path+path, func(w http.ResponseWriter, r *http.Request) error {
-			w.Header().Set("Allow", methods)
-			return errNativeMethod(r, methods)
+			w.Header().Set("Allow", allowed)
+			return errNativeMethod(r, allowed)
 		})
 	}
-	unknown := func(_ http.ResponseWriter, r *http.Request) error { return errNoNative(r) }
+	unknown := func(_ http.ResponseWriter, r *http.Request) error { return errNoNative(r, paths) }
 	route(api.Path, unknown)
 	route(api.Path+"/", unknown)
 }
@@ -215,7 +275,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := q.native()
+	of, err := q.native()
 	if err != nil {
 		return nil, err
 	}
@@ -228,40 +288,59 @@ func (s *Server) history(r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
-	nodes, err := s.opts.Native.History(ctx, key)
+	nodes, err := s.opts.Native.History(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	names := map[string]string{}
-	for _, m := range s.opts.Native.Members().Members {
-		names[m.ID] = m.Name
-	}
-	return api.NewHistory(key, ip, port, nodes, names), nil
+	_, names := s.nodeNames()
+	return api.NewHistory(of, ip, port, nodes, names), nil
 }
 
-// native reads the service that a request of the native API is about; its name
-// may be GROUP@@NAME.
-func (p params) native() (api.Service, error) {
-	key := api.Service{Namespace: p["namespace"], Group: p["group"], Name: p["service"]}
-	if group, name, grouped := strings.Cut(key.Name, "@@"); grouped {
-		if key.Group != "" && key.Group != group {
-			return key, errNative("service names the group "+clip(group)+", group another", "leave out one of them")
+// nativeService reads the name of a service, which may be GROUP@@NAME.
+func nativeService(namespace, group, name string) (key registry.ServiceKey, err error) {
+	if g, n, grouped := strings.Cut(name, "@@"); grouped {
+		if group != "" && group != g {
+			return key, errNative("service names the group "+clip(g)+", group another", "leave out one of them")
 		}
-		key.Group, key.Name = group, name
+		group, name = g, n
 	}
-	if nacos.Blank(key.Name) {
-		return key, errNative("the parameter service is missing", "add ?service=NAME")
+	if nacos.Blank(name) {
+		return key, errNative("service is missing", "name one; it may be GROUP@@NAME")
 	}
-	if err := nacos.CheckService(key.Namespace, key.Name, key.Group); err != nil {
+	if err := nacos.CheckService(namespace, name, group); err != nil {
 		return key, errNative(err.Error(), "")
 	}
-	if nacos.Blank(key.Namespace) {
-		key.Namespace = registry.DefaultNamespace
+	key = registry.ServiceKey{Namespace: registry.DefaultNamespace, Group: registry.DefaultGroup, Name: name}
+	if !nacos.Blank(namespace) {
+		key.Namespace = namespace
 	}
-	if nacos.Blank(key.Group) {
-		key.Group = registry.DefaultGroup
+	if !nacos.Blank(group) {
+		key.Group = group
 	}
 	return key, nil
+}
+
+func nativeKey(k registry.ServiceKey) api.Service {
+	return api.Service{Namespace: k.Namespace, Group: k.Group, Name: k.Name}
+}
+
+// nodeNames tells the id of this node, and the names of all members.
+func (s *Server) nodeNames() (self string, names map[string]string) {
+	names = map[string]string{}
+	if s.opts.Native.Members == nil {
+		return "", names
+	}
+	m := s.opts.Native.Members()
+	for _, n := range m.Members {
+		names[n.ID] = n.Name
+	}
+	return m.Node, names
+}
+
+// native reads the service that a request of the native API is about.
+func (p params) native() (api.Service, error) {
+	key, err := nativeService(p["namespace"], p["group"], p["service"])
+	return nativeKey(key), err
 }
 
 // splitInstance reads IP:PORT. Nacos takes names for addresses too, and IPv6
@@ -326,7 +405,11 @@ func query(r *http.Request, known ...string) (params, error) {
 	}
 	for name := range p {
 		if !slices.Contains(known, name) {
-			return nil, errNative("there is no parameter "+clip(name), "known are "+strings.Join(known, ", "))
+			hint := "this takes none"
+			if len(known) > 0 {
+				hint = "known are " + strings.Join(known, ", ")
+			}
+			return nil, errNative("there is no parameter "+clip(name), hint)
 		}
 	}
 	return p, nil

@@ -38,16 +38,19 @@ search:
 	return 0
 }
 
-// startTwo starts the nodes of a cluster of two.
-func startTwo(t *testing.T) []*Node {
+// startNodes starts the nodes of a cluster.
+func startNodes(t *testing.T, n int) []*Node {
 	t.Helper()
-	ports := []int{freePort(t), freePort(t)}
+	var ports []int
+	for range n {
+		ports = append(ports, freePort(t))
+	}
 	var nodes []*Node
 	for i, port := range ports {
 		o := testOptions(t, t.TempDir())
 		o.Name, o.Listen = "node"+strconv.Itoa(i), DefaultOptions().Listen
 		o.Port, o.GRPCPort, o.PeerPort, o.RaftPort, o.GossipPort = port, port+1000, port+1001, port-1000, port-902
-		o.Expect = 2
+		o.Expect = n
 		for _, p := range ports {
 			o.Join = append(o.Join, "127.0.0.1:"+strconv.Itoa(p))
 		}
@@ -59,7 +62,7 @@ func startTwo(t *testing.T) []*Node {
 // Who asks for a drain is answered that it runs, and never that there is none:
 // starling drain gave up then.
 func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
-	nodes := startTwo(t)
+	nodes := startNodes(t, 2)
 	defer stop(t, nodes[1])
 	defer stop(t, nodes[0])
 	drain := func(n *Node) (int, string) {
@@ -110,7 +113,7 @@ func TestDrainRunsWhenItIsAskedFor(t *testing.T) {
 // left.
 func TestFailureIsNoLeave(t *testing.T) {
 	for _, fails := range []bool{true, false} {
-		nodes := startTwo(t)
+		nodes := startNodes(t, 2)
 		states := func() string {
 			_, body := get(t, nodes[0], "GET", "/starling/v1/members")
 			var m api.Members

@@ -41,6 +41,7 @@ func (o *operations) native(d *drain) httpapi.Native {
 			return selfPreservation(o.replicator.Status())
 		},
 		RestoreLimit: int64(o.opts.MaxRestoreBytes), Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
+		Edits: o.Edits, LogError: o.writeError,
 		DrainPlan: d.plan, Drain: d.begin, DrainProgress: d.progress,
 	}
 }
@@ -55,7 +56,7 @@ func (o *operations) view() *cluster.View {
 		return &cluster.View{}
 	}
 	return &cluster.View{Members: []cluster.Member{{ID: o.life.Node, Name: o.opts.Name, Epoch: o.life.Epoch, Since: o.started, Self: true, Host: o.opts.Advertise,
-		HTTPPort: o.opts.Port, GRPCPort: o.opts.GRPCPort, Version: o.opts.Version, Wire: distro.Wire}}}
+		HTTPPort: o.opts.Port, GRPCPort: o.opts.GRPCPort, Version: o.opts.Version, Wire: distro.Wire, Commands: raftstore.CommandVersion}}}
 }
 
 func (o *operations) clusterID() string {

@@ -1,0 +1,306 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/registry"
+)
+
+// maxWeight is that of Nacos.
+const maxWeight = 10_000
+
+// nativeEdits serves GET /edits: of one namespace, or of all.
+func (s *Server) nativeEdits(r *http.Request) (any, error) {
+	q, err := query(r, "namespace")
+	if err != nil {
+		return nil, err
+	}
+	if err := nacos.CheckService(q["namespace"], "", ""); err != nil {
+		return nil, errNative(err.Error(), "")
+	}
+	out := api.Edits{Edits: []api.InstanceEdit{}}
+	var snap *registry.Snapshot
+	for _, e := range s.opts.Native.Edits(q["namespace"]) {
+		if snap == nil || snap.Service != e.Service {
+			snap = s.opts.Registry.Snapshot(e.Service)
+		}
+		_, there := find(snap, e.InstanceKey)
+		out.Edits = append(out.Edits, api.InstanceEdit{Service: nativeKey(e.Service), InstanceKey: nativeInstanceKey(e.InstanceKey), Edit: *nativeEdit(&e), There: there})
+	}
+	return out, nil
+}
+
+// find finds an instance of a snapshot, evicted ones too.
+func find(snap *registry.Snapshot, k registry.InstanceKey) (seen, bool) {
+	if h, ok := snap.Get(k); ok {
+		return seen{h, false}, true
+	}
+	h, ok := snap.Find(k)
+	return seen{h, true}, ok
+}
+
+// editsOf are the edits of the instances of a service.
+func (s *Server) editsOf(key registry.ServiceKey) map[registry.InstanceKey]*InstanceEdit {
+	if s.opts.Native.Edits == nil {
+		return nil
+	}
+	var of map[registry.InstanceKey]*InstanceEdit
+	for _, e := range s.opts.Native.Edits(key.Namespace) {
+		if e.Service == key {
+			if of == nil {
+				of = map[registry.InstanceKey]*InstanceEdit{}
+			}
+			of[e.InstanceKey] = &e
+		}
+	}
+	return of
+}
+
+// nativeEdit of none is nil.
+func nativeEdit(e *InstanceEdit) *api.Edit {
+	if e == nil {
+		return nil
+	}
+	out := &api.Edit{Enabled: e.Enabled, Weight: e.Weight, Evicted: e.Evicted, Sticky: e.Sticky, Revision: e.Revision}
+	if len(e.Metadata) > 0 {
+		out.Metadata = nativeMetadata(e.Metadata)
+	}
+	if e.Since != 0 {
+		out.Since = e.Since.Time().UTC()
+	}
+	return out
+}
+
+// editInstance serves POST /instances/edit.
+//
+// An instance that is neither there nor edited is refused: it is most often a
+// mistyped address, and what was set for that would be over in a minute. What is
+// sticky has a use: it is there before the instance is.
+func (s *Server) editInstance(r *http.Request) (any, error) {
+	var in api.EditRequest
+	if err := s.readBody(r, &in); err != nil {
+		return nil, err
+	}
+	if !in.Reset && in.Enabled == nil && in.Weight == nil && in.Metadata == nil && in.Sticky == nil {
+		return nil, errNative("nothing is to be changed", "give enabled, weight, metadata, sticky or reset")
+	}
+	if w := in.Weight; w != nil && !(*w >= 0 && *w <= maxWeight) {
+		return nil, errNative(fmt.Sprintf("weight is not between 0 and %d: %v", maxWeight, *w), "0 takes no traffic")
+	}
+	sticky := in.Sticky != nil && *in.Sticky
+	e, err := s.target(&in.InstanceRef, sticky, "an edit that is sticky may be made before it is there; starling instances shows what is")
+	if err != nil {
+		return nil, err
+	}
+	var was registry.Override
+	if e.before != nil {
+		was = e.before.Override
+	}
+	edit := registry.Override{Enabled: in.Enabled, Weight: in.Weight, Sticky: sticky}
+	merge := true
+	switch {
+	case in.Reset:
+		merge = false
+		edit.Sticky = sticky || was.Evicted && was.Sticky // what evicts stays as it is
+		was.Metadata = nil
+	case in.Sticky != nil && !sticky && was.Sticky:
+		// The log keeps what is sticky sticky, unless the edit is made anew.
+		merge = false
+		edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
+		edit.Metadata = was.Metadata
+	}
+	if in.Metadata != nil {
+		edit.Metadata = merged(was.Metadata, in.Metadata)
+	}
+	if err := nacos.CheckMetadata(nativeMetadata(edit.Metadata)); err != nil {
+		return nil, errNative(err.Error(), "take some keys back, with null")
+	}
+	return s.written(r, e, "an instance is edited by an operator", func(ctx context.Context) error {
+		if merge && edit.Enabled == nil && edit.Weight == nil && in.Sticky == nil {
+			// Nothing of it is lost by another one on this node meanwhile.
+			return s.opts.Durable.EditMetadata(ctx, e.key, []registry.InstanceKey{e.at}, func(set registry.Metadata) registry.Metadata { return merged(set, in.Metadata) })
+		}
+		return s.opts.Durable.PutOverride(ctx, e.key, e.at, edit, merge)
+	})
+}
+
+// merged lays keys over metadata; nil takes one away. It is never nil.
+func merged(md registry.Metadata, over map[string]*string) registry.Metadata {
+	m := nativeMetadata(md)
+	for k, v := range over {
+		if v == nil {
+			delete(m, k)
+		} else {
+			m[k] = *v
+		}
+	}
+	return append(registry.Metadata{}, registry.NewMetadata(m)...)
+}
+
+// evictInstance serves POST /instances/evict.
+func (s *Server) evictInstance(r *http.Request) (any, error) {
+	var in api.EvictRequest
+	if err := s.readBody(r, &in); err != nil {
+		return nil, err
+	}
+	if in.Absent && in.UntilGone {
+		return nil, errNative("absent and untilGone exclude each other", "what is not there is gone")
+	}
+	e, err := s.target(&in.InstanceRef, in.Absent, "with absent it is kept away when it comes; starling instances shows what is there")
+	if err != nil {
+		return nil, err
+	}
+	return s.written(r, e, "an instance is evicted by an operator", func(ctx context.Context) error {
+		return s.opts.Durable.Evict(ctx, e.key, e.at, in.UntilGone)
+	})
+}
+
+// liftInstance serves POST /instances/lift. The instance is mostly not there.
+func (s *Server) liftInstance(r *http.Request) (any, error) {
+	var in api.InstanceRef
+	if err := s.readBody(r, &in); err != nil {
+		return nil, err
+	}
+	key, err := named(&in)
+	if err != nil {
+		return nil, err
+	}
+	var evicted []*InstanceEdit
+	var clusters []string
+	for k, e := range s.editsOf(key) {
+		if e.Evicted && names(&in, k) {
+			evicted, clusters = append(evicted, e), append(clusters, k.Cluster)
+		}
+	}
+	switch len(evicted) {
+	case 0:
+		return nil, errNotEvicted(key, in.IP, in.Port)
+	case 1:
+	default:
+		slices.Sort(clusters)
+		return nil, errSeveralClusters(in.IP, in.Port, clusters)
+	}
+	e := &edited{key, evicted[0].InstanceKey, evicted[0]}
+	return s.written(r, e, "an instance is not evicted any more", func(ctx context.Context) error {
+		return s.opts.Durable.Lift(ctx, e.key, e.at)
+	})
+}
+
+// An edited is an instance that is to be edited.
+type edited struct {
+	key    registry.ServiceKey
+	at     registry.InstanceKey
+	before *InstanceEdit // nil: there is no edit
+}
+
+// named checks how a request names an instance, and tells the service.
+func named(ref *api.InstanceRef) (registry.ServiceKey, error) {
+	key, err := nativeService(ref.Namespace, ref.Group, ref.Service)
+	switch {
+	case err != nil:
+		return key, err
+	case nacos.Blank(ref.IP):
+		return key, errNative("ip is missing", "name the instance with ip and port")
+	case ref.Port < 0 || ref.Port > math.MaxUint16:
+		return key, errNative(fmt.Sprintf("port is not between 0 and 65535: %d", ref.Port), "")
+	}
+	for _, err := range []error{nacos.CheckIP(ref.IP), nacos.CheckCluster(ref.Cluster)} {
+		if err != nil {
+			return key, errNative(err.Error(), "")
+		}
+	}
+	return key, nil
+}
+
+// names reports whether a request may mean an instance.
+func names(ref *api.InstanceRef, k registry.InstanceKey) bool {
+	return k.IP == ref.IP && k.Port == ref.Port && (ref.Cluster == "" || k.Cluster == ref.Cluster)
+}
+
+// target finds the instance that a request names among those that are there,
+// or else have an edit; if absent, it is one that may come. hint is for one that
+// is none of these.
+func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited, error) {
+	key, err := named(ref)
+	if err != nil {
+		return nil, err
+	}
+	snap, edits := s.opts.Registry.Snapshot(key), s.editsOf(key)
+	var clusters []string
+	known := func(k registry.InstanceKey) {
+		if names(ref, k) && !slices.Contains(clusters, k.Cluster) {
+			clusters = append(clusters, k.Cluster)
+		}
+	}
+	for _, h := range standing(snap) {
+		known(h.InstanceKey)
+	}
+	if len(clusters) == 0 {
+		for _, k := range slices.SortedFunc(maps.Keys(edits), compareKeys) {
+			known(k)
+		}
+	}
+	e := &edited{key: key, at: registry.InstanceKey{IP: ref.IP, Port: ref.Port, Cluster: cmp.Or(ref.Cluster, registry.DefaultCluster)}}
+	switch {
+	case len(clusters) > 1:
+		return nil, errSeveralClusters(ref.IP, ref.Port, clusters)
+	case len(clusters) == 1:
+		e.at.Cluster = clusters[0]
+	case !absent:
+		return nil, errNoSuchInstance(key, ref.IP, ref.Port, hint)
+	case ref.Port == 0: // rather forgotten than meant
+		return nil, errNative("port is missing", "name the instance with ip and port")
+	}
+	e.before = edits[e.at]
+	return e, nil
+}
+
+func compareKeys(a, b registry.InstanceKey) int {
+	return cmp.Or(strings.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), strings.Compare(a.Cluster, b.Cluster))
+}
+
+// written writes an edit to the log and tells what has become of the instance.
+func (s *Server) written(r *http.Request, e *edited, what string, write func(context.Context) error) (any, error) {
+	was := s.standingAt(e)
+	if err := s.operatorWrites(r, write); err != nil {
+		return nil, err
+	}
+	s.log.Info(what, zap.String("peer", r.RemoteAddr), zap.Stringer("service", e.key), zap.String("ip", e.at.IP), zap.Int("port", e.at.Port), zap.String("cluster", e.at.Cluster))
+	return api.Edited{Service: nativeKey(e.key), InstanceKey: nativeInstanceKey(e.at), Before: nativeEdit(e.before), After: nativeEdit(s.editsOf(e.key)[e.at]),
+		Was: was, Is: s.standingAt(e)}, nil
+}
+
+// standingAt is what there is of an instance now, or nil.
+func (s *Server) standingAt(e *edited) *api.Standing {
+	h, there := find(s.opts.Registry.Snapshot(e.key), e.at)
+	if !there {
+		return nil
+	}
+	_, names := s.nodeNames()
+	is := nativeStanding(h, s.editsOf(e.key), names)
+	return &is
+}
+
+// operatorWrites writes to the log. A client that is gone does not end it: the
+// log decides whether it is written.
+func (s *Server) operatorWrites(r *http.Request, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), writeTimeout)
+	defer cancel()
+	who, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if err := write(registry.AskedBy(ctx, who)); err != nil {
+		return s.opts.Native.LogError(err)
+	}
+	return nil
+}
