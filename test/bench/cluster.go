@@ -343,7 +343,7 @@ func (r *clusterRun) bench(args ...string) (*result, error) {
 // push compares a change's way to a subscriber of the same node and of another
 // one with that through a bare server, in turn.
 func (r *clusterRun) push() error {
-	port, err := freePort()
+	port, err := freeNodePort(nil)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // for the compiler (make pgo) or for a person.
 func profile(bin, dir string) error {
 	for _, scenario := range []string{"register", "query", "fan-out"} {
-		port, err := freePort()
+		port, err := freeNodePort(nil)
 		if err != nil {
 			return err
 		}
