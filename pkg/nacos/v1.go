@@ -44,6 +44,13 @@ const ErrBadBeat = ParamError("Param 'beat' is illegal, it should be a JSON obje
 // be strings: the SDKs for languages without types pass on what they were
 // given, and Nacos takes it.
 func ParseBeat(s string) (*Beat, error) {
+	if b, ok := beatByHand(s); ok {
+		return b, nil
+	}
+	return parseBeat(s)
+}
+
+func parseBeat(s string) (*Beat, error) {
 	var raw *struct {
 		IP       string          `json:"ip"`
 		Port     json.RawMessage `json:"port"`
@@ -90,6 +97,9 @@ func ParseMetadata(s string) (Metadata, error) {
 	m := Metadata{}
 	if Blank(s) || s == "None" || s == "null" {
 		return m, nil
+	}
+	if own, ok := metadataByHand(s); ok {
+		return own, nil
 	}
 	if json.Unmarshal([]byte(s), &m) == nil {
 		return m, nil
