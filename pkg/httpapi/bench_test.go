@@ -58,7 +58,7 @@ type benchCall struct {
 
 func benchRequest(method, path, query, form string) *benchCall {
 	c := &benchCall{body: strings.NewReader(form), form: form, w: nowhere{header: http.Header{}}}
-	c.r = &http.Request{Method: method, URL: &url.URL{Path: "/nacos/v1/ns/" + path, RawQuery: query}, Body: io.NopCloser(c.body), Header: http.Header{}}
+	c.r = &http.Request{Method: method, URL: &url.URL{Path: "/nacos/v1/ns/" + path, RawQuery: query}, Body: io.NopCloser(c.body), ContentLength: int64(len(form)), Header: http.Header{}}
 	if form != "" {
 		c.r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}

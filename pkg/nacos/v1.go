@@ -21,7 +21,8 @@ const (
 // BeatAnswer tells a client its next period (milliseconds) and that it may
 // leave out the beat's body from now on.
 func BeatAnswer(interval int64, code int) []byte {
-	b := strconv.AppendInt([]byte(`{"clientBeatInterval":`), interval, 10)
+	b := append(make([]byte, 0, 80), `{"clientBeatInterval":`...)
+	b = strconv.AppendInt(b, interval, 10)
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(code), 10)
 	return append(b, `,"lightBeatEnabled":true}`...)
 }
