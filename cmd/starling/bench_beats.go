@@ -37,6 +37,8 @@ type beatsResult struct {
 	// a node that there was a connection to: within 2 s of the kill, and else.
 	FailedAtKill int64 `json:"failedAtKill"`
 	Failed       int64 `json:"failedElse"`
+	// NotReady counts beats that a node which starts has sent away.
+	NotReady int64 `json:"notReady"`
 	// Unknown counts beats of which a node said that it has no such instance.
 	Unknown int64 `json:"unknown"`
 	// Before are those before the kill.
@@ -71,7 +73,7 @@ type beatsRun struct {
 	killed   atomic.Int64   // Unix nanoseconds
 	watchers []*beatsWatcher
 
-	flaps, nearKill, failed, unknown atomic.Int64
+	flaps, nearKill, failed, unknown, notReady atomic.Int64
 }
 
 func benchBeats(ctx context.Context, r *benchRun) error {
@@ -190,6 +192,7 @@ func benchBeats(ctx context.Context, r *benchRun) error {
 		res.Nodes = append(res.Nodes, n)
 	}
 	res.Flaps, res.FailedAtKill, res.Failed, res.Unknown = b.flaps.Load(), b.nearKill.Load(), b.failed.Load(), b.unknown.Load()
+	res.NotReady = b.notReady.Load()
 	if res.Flaps > 0 {
 		r.fail(res.Flaps, errors.New("living instances were seen unhealthy or missing"))
 	}
@@ -285,6 +288,8 @@ func (b *beatsRun) beat(ctx context.Context, w, workers int) {
 			status, body, sent, err := c.send(context.WithoutCancel(ctx), (i+n/len(mine)+try)%len(b.servers), requests[k])
 			switch {
 			case !sent:
+			case status == http.StatusServiceUnavailable && bytes.Contains(body, []byte("server is DOWN")):
+				b.notReady.Add(1)
 			case err != nil || status != http.StatusOK:
 				if killed := b.killed.Load(); killed > 0 && time.Since(time.Unix(0, killed)) < killShadow {
 					b.nearKill.Add(1)

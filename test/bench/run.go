@@ -36,6 +36,7 @@ type result struct {
 	EqualMillis     *float64 `json:"equalAfterMillis"`
 	Removals        *int64   `json:"removalsSeen"`
 	AnswerBytes     int      `json:"answerBytes"`
+	Beats           *beatsResult
 }
 
 // A scenario is run against the bare server and the node in turn, rounds
