@@ -59,6 +59,7 @@ type beatsNode struct {
 	CPUBefore      float64 `json:"cpuPercentBefore"`
 	CPUAfter       float64 `json:"cpuPercentAfter"`
 	ResidentBefore int64   `json:"residentBytesBefore"`
+	ResidentKill   int64   `json:"residentBytesAtKill"` // 5 s after it
 	ResidentAfter  int64   `json:"residentBytesAfter"`
 }
 
@@ -187,7 +188,7 @@ func benchBeats(ctx context.Context, r *benchRun) error {
 		}
 		n := beatsNode{Server: server, Killed: i == 0 && r.kill, CPUBefore: percent(at0[i], at1[i]), ResidentBefore: at0[i].resident, ResidentAfter: at1[i].resident}
 		if at2[i] != nil && at3[i] != nil {
-			n.CPUAfter, n.ResidentAfter = percent(at2[i], at3[i]), at3[i].resident
+			n.CPUAfter, n.ResidentKill, n.ResidentAfter = percent(at2[i], at3[i]), at2[i].resident, at3[i].resident
 		}
 		res.Nodes = append(res.Nodes, n)
 	}

@@ -649,6 +649,7 @@ type beatsResult struct {
 		CPUBefore      float64 `json:"cpuPercentBefore"`
 		CPUAfter       float64 `json:"cpuPercentAfter"`
 		ResidentBefore int64   `json:"residentBytesBefore"`
+		ResidentKill   int64   `json:"residentBytesAtKill"`
 		ResidentAfter  int64   `json:"residentBytesAfter"`
 	} `json:"nodes"`
 }
@@ -660,7 +661,7 @@ func (r *clusterRun) beats() error {
 	clients, rate := pick(r, 10_000, 1000), pick(r, 2000, 500)
 	args := []string{"--connections", strconv.Itoa(clients), "--load", strconv.Itoa(rate), "--services", strconv.Itoa(clients / 100)}
 	settings := pick(r, nil, []string{"--beat-check=1s", "--beat-timeout=4s", "--beat-delete=8s"})
-	shortest, longest := pick(r, 30.0, 8.0), pick(r, 36.0, 10.0)
+	shortest, longest := pick(r, 30.0, 8.0), pick(r, 36.0, 12.0)
 	judge := func(res *result, watchers int) (*beatsResult, error) {
 		b := res.Beats
 		switch {
@@ -668,6 +669,8 @@ func (r *clusterRun) beats() error {
 			return nil, errors.New(res.FirstError)
 		case r.quick && res.Errors > 0:
 			return nil, fmt.Errorf("%d errors, the first: %s", res.Errors, res.FirstError)
+		case r.quick && (b.GoneFirst < shortest || b.GoneLast > longest):
+			return nil, fmt.Errorf("clients that fell silent went after %.1f to %.1f s", b.GoneFirst, b.GoneLast)
 		case b.Watchers != watchers:
 			return nil, fmt.Errorf("%d nodes show all instances in the end, not %d", b.Watchers, watchers)
 		}
@@ -688,12 +691,12 @@ func (r *clusterRun) beats() error {
 		return err
 	}
 	var cpuBefore, cpuAfter []float64
-	var residentBefore, residentAfter int64
+	var residentBefore, residentKill, residentAfter int64
 	for _, n := range b.Nodes {
 		cpuBefore = append(cpuBefore, n.CPUBefore)
 		if !n.Killed {
 			cpuAfter = append(cpuAfter, n.CPUAfter)
-			residentBefore, residentAfter = max(residentBefore, n.ResidentBefore), max(residentAfter, n.ResidentAfter)
+			residentBefore, residentKill, residentAfter = max(residentBefore, n.ResidentBefore), max(residentKill, n.ResidentKill), max(residentAfter, n.ResidentAfter)
 		}
 	}
 	r.say("beats: %+v; p50 %.2f ms, p99 %.2f ms", *b, res.P50, res.P99)
@@ -707,7 +710,7 @@ func (r *clusterRun) beats() error {
 	r.add(what+"p50 and p99 of beats after that, the first seconds included", millis(res.P50)+", "+millis(res.P99), "", false)
 	if len(cpuAfter) > 0 {
 		r.add(what+"CPU of each of the two others, from 5 s after it", fmt.Sprintf("%.1f %% of a processor", median(cpuAfter)), "", false)
-		r.add(what+"memory of the others before it and at the end", fmt.Sprintf("%d MiB, %d MiB", residentBefore>>20, residentAfter>>20), "no more than a quarter above", residentAfter <= residentBefore*5/4)
+		r.add(what+"memory of the others before it, 5 s after it, at the end", fmt.Sprintf("%d, %d, %d MiB", residentBefore>>20, residentKill>>20, residentAfter>>20), "flat in the end: ≤ 1.1 ×", residentAfter <= residentKill*11/10)
 	}
 	r.add("… ten clients fall silent: gone everywhere after", fmt.Sprintf("%.1f to %.1f s", b.GoneFirst, b.GoneLast), fmt.Sprintf("%.0f to %.0f s", shortest, longest), b.GoneFirst >= shortest && b.GoneLast <= longest)
 	if err := g.stop(); err != nil {
