@@ -21,13 +21,15 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/httpapi"
 )
 
 // secret is in what some know and nobody is told. No value that is sent
 // contains it.
 const secret = "Xq7-never-to-be-told-Zw9"
+
+// nativePath is what the paths of the native API begin with.
+const nativePath = "/starling/v1"
 
 // answerLimit is how long any answer may take.
 const answerLimit = 2 * time.Second
@@ -180,7 +182,7 @@ func (f *fuzzer) run(ctx context.Context, a *arena) (string, error) {
 
 // nativeEndpoints are those of the server's OpenAPI document.
 func (f *fuzzer) nativeEndpoints(ctx context.Context) ([]httpapi.Endpoint, error) {
-	status, body, err := get(ctx, "http://"+f.srv.http()+api.Path+"/openapi.json")
+	status, body, err := get(ctx, "http://"+f.srv.http()+nativePath+"/openapi.json")
 	if err != nil {
 		return nil, err
 	}
@@ -192,20 +194,20 @@ func (f *fuzzer) nativeEndpoints(ctx context.Context) ([]httpapi.Endpoint, error
 		if err := json.Unmarshal(body, &doc); err != nil {
 			return nil, fmt.Errorf("openapi.json: %w", err)
 		}
-	} else { // TODO: goes with the document's arrival
+	} else { // a node without the document
 		doc.Paths = map[string]map[string]json.RawMessage{}
 		for _, p := range []string{"/members", "/cluster", "/hashes", "/history", "/raft", "/drain", "/backup"} {
-			doc.Paths[api.Path+p] = map[string]json.RawMessage{"get": nil}
+			doc.Paths[nativePath+p] = map[string]json.RawMessage{"get": nil}
 		}
 		for _, p := range harmful {
-			doc.Paths[api.Path+p] = map[string]json.RawMessage{"post": nil}
+			doc.Paths[nativePath+p] = map[string]json.RawMessage{"post": nil}
 		}
 	}
 	var all []httpapi.Endpoint
 	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
 		full := path
-		if !strings.HasPrefix(path, api.Path) {
-			full = api.Path + path
+		if !strings.HasPrefix(path, nativePath) {
+			full = nativePath + path
 		}
 		for _, method := range slices.Sorted(maps.Keys(doc.Paths[path])) {
 			if m := strings.ToUpper(method); slices.Contains([]string{"GET", "POST", "PUT", "DELETE", "PATCH"}, m) {
@@ -284,7 +286,7 @@ func (g *shooter) fire() {
 	}
 	path := g.path(e.Path)
 	params := g.params(e, method)
-	danger := slices.ContainsFunc(harmful, func(p string) bool { return strings.HasPrefix(e.Path, api.Path+p) })
+	danger := slices.ContainsFunc(harmful, func(p string) bool { return strings.HasPrefix(e.Path, nativePath+p) })
 	query, head, body := g.dress(e, method, params, danger)
 
 	target := path
@@ -338,12 +340,12 @@ func (g *shooter) exchange(request []byte, method string, last bool) (*http.Resp
 			g.conn, g.in = c, bufio.NewReader(c)
 		}
 		_ = g.conn.SetDeadline(time.Now().Add(callTimeout))
-		_, err := g.conn.Write(request)
+		_, _ = g.conn.Write(request) // an answer may come all the same
 		if last {
 			_ = g.conn.(*net.TCPConn).CloseWrite()
 		}
-		var res *http.Response
-		if res, err = http.ReadResponse(g.in, &http.Request{Method: method}); err == nil {
+		res, err := http.ReadResponse(g.in, &http.Request{Method: method})
+		if err == nil {
 			answer, err := io.ReadAll(res.Body)
 			if res.Close || last || err != nil {
 				g.hangUp()
@@ -455,7 +457,7 @@ func (g *shooter) dress(e httpapi.Endpoint, method string, params []param, dange
 			}
 			m[p.key] = v
 		}
-		if strings.HasPrefix(e.Path, api.Path) && g.chance(80) { // strict about what it knows
+		if strings.HasPrefix(e.Path, nativePath) && g.chance(80) { // strict about what it knows
 			for key := range m {
 				if !slices.Contains([]string{"namespace", "group", "service", "ip", "port", "cluster", "metadata", "sticky", "untilGone", "enabled", "weight", "id", "name"}, key) || g.chance(10) {
 					delete(m, key)
@@ -468,7 +470,7 @@ func (g *shooter) dress(e httpapi.Endpoint, method string, params []param, dange
 		b, _ := json.Marshal(m)
 		return b
 	}
-	if len(params) > 0 && strings.HasPrefix(e.Path, api.Path) && method == "GET" && g.chance(80) {
+	if len(params) > 0 && strings.HasPrefix(e.Path, nativePath) && method == "GET" && g.chance(80) {
 		// A parameter that is not known is refused before anything else.
 		params = slices.DeleteFunc(slices.Clone(params), func(p param) bool {
 			return !slices.Contains([]string{"namespace", "group", "service", "cluster", "name", "limit", "offset", "instance", "node"}, p.key)
@@ -483,7 +485,7 @@ func (g *shooter) dress(e httpapi.Endpoint, method string, params []param, dange
 		// one that is refused.
 		return "", "Content-Type: " + pickOne(g, []string{"application/json", "application/octet-stream", "text/plain", "application/x-www-form-urlencoded", "", "\x01"}) + "\r\n",
 			[]byte(pickOne(g, []string{"", "[]", "null0", "x", `{"dryRun":"no"}`, `{"dryRun":true}`, `{"dryrun":null}`, `{"id":"nobody"}`, `{"a":1}`, strings.Repeat("{", 1000)}))
-	case strings.HasPrefix(e.Path, api.Path) && method != "GET" && way < 8:
+	case strings.HasPrefix(e.Path, nativePath) && method != "GET" && way < 8:
 		return "", "Content-Type: application/json\r\n", object()
 	case way < 5 || method == "GET" && way < 9:
 		return join(params), "", nil
@@ -531,7 +533,7 @@ func (g *shooter) judge(e httpapi.Endpoint, method string, request []byte, res *
 	if method == http.MethodHead {
 		return
 	}
-	if e.Path == api.Path+"/backup" && status == http.StatusOK {
+	if e.Path == nativePath+"/backup" && status == http.StatusOK {
 		return // has all there is, in bytes
 	}
 	for _, leak := range leaks {
