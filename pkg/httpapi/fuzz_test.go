@@ -35,7 +35,7 @@ func FuzzEndpoints(f *testing.F) {
 	f.Add("PUT", "/nacos/v1/ns/cluster", "serviceName=demo&clusterName=DEFAULT&checkPort=80&useInstancePort4Check=true", "", `healthChecker={"type":"MYSQL","pwd":"x"}`)
 
 	var done []string
-	fix := newFixture(f, func(o *Options) { o.Native = fakeNative(&done) })
+	fix := newFixture(f, threeMembers, withClients(new([]Subscribed)), func(o *Options) { o.Native = fakeNative(&done) })
 	f.Fuzz(func(t *testing.T, method, path, query, contentType, body string) {
 		if strings.HasPrefix(path, "/debug/pprof") {
 			t.Skip("profiles take their time")
