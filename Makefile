@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full power fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full beats power fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,9 +32,9 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat probes attack durable power failover)
+	@$(call run-all,check unit golden compat probes attack durable power failover beats)
 	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log); \
-	echo "make test: check, unit, golden, compat, probes, attack, durable, power and failover passed; $${lacks:-nothing was skipped}"
+	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
 FULL := compat-full attack-full durable-full soak sim mutants failover-full
@@ -103,7 +103,7 @@ probes: build ## break and mend real TCP, HTTP and MariaDB servers that nodes ch
 compat-full: ## run older SDKs too, write docs/COMPATIBILITY.md
 	@$(MAKE) compat SDKS=all
 
-attack: build ## mistreat a node and a cluster in every way known (test/attack), two minutes
+attack: build ## mistreat a node and a cluster in every way known (test/attack), two to three minutes
 	go run ./test/attack -bin $(BIN)
 
 attack-full: build
@@ -143,6 +143,12 @@ failover-full: build ## the same in all ways, with 100 providers: half an hour
 	@cd test/failover; go test -count=1 ./...; \
 	go run . -bin $(abspath $(BIN)) -scenarios all -report $(abspath bin/failover.json)
 
+# The long form, with 10,000 clients and the times of Nacos, is a part of
+# bench-cluster.
+beats: build ## 1,000 HTTP clients beat while a node is killed and one is added: nobody may notice, under a minute
+	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
+	bin/bench cluster -bin $(BIN) -only beats -quick
+
 fuzz: ## run each fuzzer for 30 s
 	@fuzzers=$$(grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cluster cmd distro pkg raftstore || true); \
 	[ -n "$$fuzzers" ] || { echo "there are no fuzzers"; exit 1; }; \
@@ -150,11 +156,11 @@ fuzz: ## run each fuzzer for 30 s
 		(set -x; go test -run=NONE -fuzz="^$${fuzzer#func }$$" -fuzztime=30s ./$$(dirname $$file)); \
 	done <<<"$$fuzzers"
 
-bench-cluster: build ## measure a cluster of three processes (13 minutes), write docs/BENCHMARKS-cluster.md
+bench-cluster: build ## measure a cluster of three processes (17 minutes), write docs/BENCHMARKS-cluster.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench cluster -bin $(BIN) -out docs/BENCHMARKS-cluster.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 
-bench: build ## compare a node with bare gRPC (8 minutes), write docs/BENCHMARKS.md
+bench: build ## compare a node with bare gRPC and HTTP (14 minutes), write docs/BENCHMARKS.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench run -bin $(BIN) -out docs/BENCHMARKS.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
 

@@ -84,9 +84,9 @@ var imports = []struct {
 	// The network of simulated clusters knows no more of them than what they
 	// ask of a network.
 	{"test/simnet", nil, []string{"github.com/hashicorp/memberlist"}, nil},
-	// An attacker knows the wire format and no more of the server: it starts
-	// the binary.
-	{"test/attack", []string{"pkg/nacos", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist",
+	// An attacker knows the wire format and no more of the server, but for which
+	// endpoints of HTTP there are, so that none is left out: it starts the binary.
+	{"test/attack", []string{"pkg/nacos", "pkg/httpapi", "proto"}, []string{grpc, "golang.org/x/net/http2", "google.golang.org/protobuf", "github.com/cespare/xxhash/v2", "github.com/hashicorp/memberlist",
 		"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"}, nil},
 	// Clients that remember what they were told. To damage the file of a log it
 	// must know where its pages are.

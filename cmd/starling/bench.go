@@ -79,8 +79,13 @@ var benchScenarios = []benchScenario{
 	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchOne, 0, benchFanOut},
 	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchAny, 0, benchIdle},
 	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchAny, 0, benchStorm},
+	{"http-list", "lists of services with --instances (20) each are read over HTTP, by clients that keep their connections", 64, same, 5 * time.Second, benchOne, 20, benchList},
+	{"http-beat", "320 instances of HTTP clients beat, as fast as they can: beats without a body, as most are", 64, same, 5 * time.Second, benchOne, 0, benchBeat},
+	{"http-full-beat", "the same, with everything in each beat", 64, same, 5 * time.Second, benchOne, 0, benchFullBeat},
+	{"http-register", "the same instances are registered again and again, as they are", 64, same, 5 * time.Second, benchOne, 0, benchReregister},
 	{"lag", "of a cluster: --load changes a second (5000) on all nodes; from a change to subscribers on the others, and how soon all digests are equal when the load stops", 64, same, 10 * time.Second, benchCluster, 0, benchLag},
 	{"failover", "of a cluster: the first server is killed, its clients go to the others; until each has registered again, and whether subscribers there saw any of them missing, in --duration after that too", 5000, same, 20 * time.Second, benchCluster, 0, benchFailover},
+	{"beats", "--connections HTTP clients (of 100 services) beat every 5 s or --load times a second together, at all servers in turn, and watchers at each follow all services; with --kill the first server is killed, --duration before 10 clients fall silent", 10_000, func(n int) int { return max(1, n/20) }, time.Minute, benchTogether, 0, benchBeats},
 	{"persist", "each connection registers 100 persistent instances in services of 20, round after round, each time with other metadata, and removes them in the end", 64, same, 10 * time.Second, benchTogether, persistEach, benchPersist},
 }
 
@@ -90,14 +95,14 @@ func benchCommand(p *process) *cobra.Command {
 	var list strings.Builder
 	for i, s := range benchScenarios {
 		names[i] = s.name
-		fmt.Fprintf(&list, "  %-9s %s\n            (%d connections, %v)\n", s.name, s.says, s.connections, s.duration)
+		fmt.Fprintf(&list, "  %-14s %s\n                 (%d connections, %v)\n", s.name, s.says, s.connections, s.duration)
 	}
 	c := &cobra.Command{
 		Use:   "bench SCENARIO... | all",
 		Short: "Measure a server or a cluster: registrations, queries, pushes, memory, replication",
-		Long: `Measure any server that speaks the gRPC protocol of Nacos. Each scenario is run
+		Long: `Measure any server that speaks the gRPC protocol of Nacos, and its HTTP API. Each scenario is run
 against each of --servers, one after the other, or with --together against all of
-them at once; those of a cluster and persist always are, and "all" leaves them out:
+them at once; those of a cluster, beats and persist always are, and "all" leaves them out:
 
 ` + list.String() + `
 RATE, P50, P99 and MAX are of operations as this client sees them: a request and
@@ -136,13 +141,13 @@ after it began; persistent instances stay if the run is killed, or with --keep. 
 	f.BoolVar(&opts.together, "together", false, "share the connections among all --servers, as the clients of a cluster do (register, idle, storm)")
 	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, fan-out; default the one that is changed)")
 	f.IntVar(&opts.connections, "connections", 0, "connections (default as above)")
-	f.IntVar(&opts.instances, "instances", 0, "instances of each connection (idle: default 1, more are in services that all share; persist: default 100)")
-	f.IntVar(&opts.services, "services", 0, "services that all instances are spread over (persist; default one for 20 instances)")
+	f.IntVar(&opts.instances, "instances", 0, "instances of each connection (idle: default 1, more are in services that all share; persist: default 100), or of each service (http-list: default 20)")
+	f.IntVar(&opts.services, "services", 0, "services that all instances are spread over (persist: default one for 20 instances; beats: for 100)")
 	f.BoolVar(&opts.http, "http", false, "write over HTTP instead of gRPC (persist)")
 	f.BoolVar(&opts.checks, "checks", false, "leave the health checks on that persistent instances have by default: nobody answers at the addresses that are registered here (persist)")
 	f.BoolVar(&opts.keep, "keep", false, "register each instance at least once, and leave them there (persist)")
-	f.IntVar(&opts.load, "load", 0, "changes a second (lag), or beside what is measured, of services that nobody follows (push)")
-	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover)")
+	f.IntVar(&opts.load, "load", 0, "changes a second (lag), beats a second (beats), or changes beside what is measured, of services that nobody follows (push)")
+	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover) or nobody dies (beats)")
 	f.IntVar(&opts.concurrency, "concurrency", 0, "requests, or set-ups of connections, under way at once (default one per connection; idle 64)")
 	f.DurationVar(&opts.duration, "duration", 0, "time to measure, without set-up (default as above)")
 	f.IntVar(&opts.serverPID, "server-pid", 0, "process of the server on this machine (default found by its port)")
@@ -270,10 +275,13 @@ type benchResult struct {
 	// Of a cluster: how long after the load, or after the last client was
 	// back, all nodes told the same versions and digests; and instances that
 	// subscribers saw missing.
-	EqualMillis *float64 `json:"equalAfterMillis,omitempty"`
-	Removals    *int64   `json:"removalsSeen,omitempty"`
-	Errors      int64    `json:"errors"`
-	FirstError  string   `json:"firstError,omitempty"`
+	EqualMillis *float64     `json:"equalAfterMillis,omitempty"`
+	Removals    *int64       `json:"removalsSeen,omitempty"`
+	Beats       *beatsResult `json:"beats,omitempty"`
+	// Of HTTP: the size of an answer with its head.
+	AnswerBytes int    `json:"answerBytes,omitempty"`
+	Errors      int64  `json:"errors"`
+	FirstError  string `json:"firstError,omitempty"`
 }
 
 func writeBenchTable(w io.Writer, results []*benchResult) error {
@@ -301,6 +309,17 @@ func writeBenchTable(w io.Writer, results []*benchResult) error {
 		if r.EqualMillis != nil {
 			if _, err := fmt.Fprintf(w, "%s: the digests of all nodes were equal %.0f ms later\n", r.Scenario, *r.EqualMillis); err != nil {
 				return err
+			}
+		}
+		if b := r.Beats; b != nil {
+			if _, err := fmt.Fprintf(w, "%s: %d instances were seen missing or unhealthy, %d beats failed within %v of the kill, %d else, %d were unknown; silent clients went after %.1f to %.1f s\n",
+				r.Scenario, b.Flaps, b.FailedAtKill, killShadow, b.Failed, b.Unknown, b.GoneFirst, b.GoneLast); err != nil {
+				return err
+			}
+			for _, n := range b.Nodes {
+				if _, err := fmt.Fprintf(w, "%s: %s: CPU %.1f%% before, %.1f%% after; memory %d MiB, %d MiB\n", r.Scenario, n.Server, n.CPUBefore, n.CPUAfter, n.ResidentBefore>>20, n.ResidentAfter>>20); err != nil {
+					return err
+				}
 			}
 		}
 		if r.Removals != nil {

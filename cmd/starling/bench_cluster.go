@@ -210,11 +210,14 @@ func agree(said []*api.Cluster) bool {
 }
 
 // failoverEach is how many clients publish each service.
-const failoverEach = 10
+const (
+	failoverEach = 10
+	failoverName = "failover-"
+)
 
 func benchFailover(ctx context.Context, r *benchRun) error {
 	others := r.servers[1:]
-	service := func(i int) string { return "failover-" + strconv.Itoa(i/failoverEach) }
+	service := func(i int) string { return failoverName + strconv.Itoa(i/failoverEach) }
 	services := (r.connections + failoverEach - 1) / failoverEach
 	want := func(s int) int { return min(failoverEach, r.connections-s*failoverEach) }
 
@@ -224,7 +227,7 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 	for _, addr := range others {
 		shown := make([]int, services)
 		c, err := r.dial(ctx, addr, func(p *nacos.Payload) error {
-			s, n := failoverList(p.Body)
+			s, _, n := listOf(p.Body, failoverName)
 			if s < 0 || s >= services {
 				return nil
 			}
@@ -341,7 +344,7 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 			if err != nil {
 				return err
 			}
-			if _, n := failoverList(answer.Body); n != want(s) {
+			if _, _, n := listOf(answer.Body, failoverName); n != want(s) {
 				r.fail(1, fmt.Errorf("%s shows %d instances of %s instead of %d", addr, n, service(s*failoverEach), want(s)))
 			}
 		}
@@ -349,19 +352,17 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 	return nil
 }
 
-// failoverList tells of which service a list is, and how many healthy instances
-// are in it.
-func failoverList(body []byte) (service, healthy int) {
-	const name = `failover-`
-	_, after, ok := bytes.Cut(body, []byte(name))
+// listOf tells of which of the services with that prefix a list is (-1: none),
+// how many instances are in it, and how many of them are healthy.
+func listOf(body []byte, prefix string) (service, hosts, healthy int) {
+	_, digits, ok := bytes.Cut(body, []byte(prefix))
 	if !ok {
-		return -1, 0
+		return -1, 0, 0
 	}
-	digits := after
 	end := slices.IndexFunc(digits, func(b byte) bool { return b < '0' || b > '9' })
 	service, err := strconv.Atoi(string(digits[:max(0, end)]))
 	if err != nil {
-		return -1, 0
+		return -1, 0, 0
 	}
-	return service, bytes.Count(body, []byte(`"healthy":true`))
+	return service, bytes.Count(body, []byte(`"healthy":`)), bytes.Count(body, []byte(`"healthy":true`))
 }

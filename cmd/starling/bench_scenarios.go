@@ -50,6 +50,9 @@ type benchRun struct {
 	hasBytes   bool
 	equal      *float64
 	removals   *int64
+
+	answerBytes int
+	beats       *beatsResult
 }
 
 func newBenchRun(s *benchScenario, servers []string, opts *benchOptions) *benchRun {
@@ -96,7 +99,7 @@ func (r *benchRun) result() *benchResult {
 		Scenario: r.scenario.name, Server: r.name(), Connections: r.connections, Concurrency: r.concurrency,
 		Seconds: r.elapsed.Seconds(), Operations: cmp.Or(r.operations, h.TotalCount()),
 		P50: millis(h.ValueAtQuantile(50)), P99: millis(h.ValueAtQuantile(99)), Max: millis(h.Max()),
-		Errors: r.errors, ServerUnknown: r.pidUnknown, EqualMillis: r.equal, Removals: r.removals,
+		Errors: r.errors, ServerUnknown: r.pidUnknown, EqualMillis: r.equal, Removals: r.removals, AnswerBytes: r.answerBytes, Beats: r.beats,
 	}
 	res.Rate = float64(res.Operations) / max(r.elapsed.Seconds(), 1e-9)
 	if r.firstErr != nil {

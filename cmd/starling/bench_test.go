@@ -45,7 +45,7 @@ func TestBench(t *testing.T) {
 		t.Fatalf("status %d: %s", status, stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
-	if len(lines) != len(benchScenarios)-3 { // those that are not among all come last
+	if len(lines) != len(benchScenarios)-4 { // those that are not among all come last
 		t.Fatalf("%d results: %s", len(lines), stdout)
 	}
 	for i, line := range lines {
@@ -79,6 +79,7 @@ func benchNode(t *testing.T, join []string) (n *node.Node, addr string) {
 		o.Name, o.DataDir, o.Logger, o.Join, o.Expect = strconv.Itoa(o.Port), t.TempDir(), zap.NewNop(), append([]string{addr}, join...), 1+len(join)
 		// Orphans need not be watched for long.
 		o.LeaseRefused, o.LeaseSilent = time.Second, time.Second
+		o.BeatCheck, o.BeatTimeout, o.BeatDelete = 200*time.Millisecond, 2*time.Second, 3*time.Second
 		if n, err = node.Start(t.Context(), o); err == nil {
 			return n, addr
 		}
@@ -123,6 +124,15 @@ func TestBenchCluster(t *testing.T) {
 	}
 
 	testBenchPersist(t, servers, addrB)
+
+	status, stdout, stderr = starling(nil, "bench", "beats", "--servers", servers, "--connections", "30", "--services", "3", "--load", "100", "--duration", "900ms", "--json")
+	r = benchResult{}
+	if err := json.Unmarshal([]byte(stdout), &r); status != exitOK || err != nil || r.Beats == nil {
+		t.Fatalf("beats: status %d, %v: %s%s", status, err, stdout, stderr)
+	}
+	if b := r.Beats; r.Operations < 30 || b.Flaps+b.Failed+b.FailedAtKill+b.Unknown != 0 || b.Watchers != 2 || b.GoneLast < 3 || b.GoneLast < b.GoneFirst {
+		t.Errorf("beats: %s", stdout)
+	}
 
 	// The scenario says when the node is to be killed.
 	errs, said := &terminal{}, make(chan struct{})
@@ -196,18 +206,18 @@ func TestBenchAgree(t *testing.T) {
 	f(false, node("a", life("a", "x", 3)), node("b", life("a", "x", 3), life("b", "y", 4)))
 }
 
-func TestBenchFailoverList(t *testing.T) {
-	f := func(body string, service, healthy int) {
+func TestBenchListOf(t *testing.T) {
+	f := func(body string, service, hosts, healthy int) {
 		t.Helper()
-		if s, n := failoverList([]byte(body)); s != service || n != healthy {
-			t.Errorf("%s: %d, %d; want %d, %d", body, s, n, service, healthy)
+		if s, n, h := listOf([]byte(body), "beats-"); s != service || n != hosts || h != healthy {
+			t.Errorf("%s: %d, %d, %d; want %d, %d, %d", body, s, n, h, service, hosts, healthy)
 		}
 	}
-	f(`{"name":"failover-12","hosts":[{"healthy":true},{"healthy":false},{"healthy":true}]}`, 12, 2)
-	f(`{"name":"failover-0","hosts":[]}`, 0, 0)
-	f(`{"name":"failover-"}`, -1, 0)
-	f(`{"name":"failover-7`, -1, 0)
-	f(`{"name":"other"}`, -1, 0)
+	f(`{"name":"beats-12","hosts":[{"healthy":true},{"healthy":false},{"healthy":true}]}`, 12, 3, 2)
+	f(`{"name":"beats-0","hosts":[]}`, 0, 0, 0)
+	f(`{"name":"beats-"}`, -1, 0, 0)
+	f(`{"name":"beats-7`, -1, 0, 0)
+	f(`{"name":"other"}`, -1, 0, 0)
 }
 
 func TestBenchLagService(t *testing.T) {

@@ -68,10 +68,12 @@ func (c *call) answer(pieces ...[]byte) error {
 		size += len(b)
 	}
 	h := c.w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(size))
+	h["Content-Type"] = contentTypeJSON
+	h["Content-Length"] = []string{strconv.Itoa(size)}
 	c.w.WriteHeader(http.StatusOK)
-	_, _ = c.w.Write([]byte(head))
+	if head != "" {
+		_, _ = c.w.Write([]byte(head))
+	}
 	for _, b := range pieces {
 		if _, err := c.w.Write(b); err != nil {
 			return nil // the client has gone

@@ -43,6 +43,9 @@ func (s *Server) putCluster(c *call) error {
 	if !s.opts.Registry.Exists(key) {
 		return errNoServiceOfCluster(key)
 	}
+	if m.Checker.Password == nacos.HiddenPassword {
+		m.Checker.Password = s.opts.Registry.Snapshot(key).Meta.Cluster(m.Name).Checker.Password
+	}
 	_, err = s.durably(c, func(ctx context.Context, d Durable) error {
 		return d.PutCluster(ctx, key, m, s.opts.Registry.Kind(key) == registry.PersistentService)
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -312,4 +313,44 @@ type contexts struct {
 func (c *contexts) PutInstance(ctx context.Context, k registry.ServiceKey, i *registry.Instance) error {
 	c.errs = append(c.errs, ctx.Err())
 	return c.Durable.PutInstance(ctx, k, i)
+}
+
+// The password of a health check is told to nobody, and stays where a cluster
+// is written back as it was read.
+func TestCheckerPassword(t *testing.T) {
+	f := newFixture(t)
+	checker := func(pwd, cmd string) string {
+		return url.QueryEscape(`{"type":"MYSQL","user":"u","pwd":"` + pwd + `","cmd":"` + cmd + `"}`)
+	}
+	key := registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: "db"}
+	is := func(pwd, cmd string) {
+		t.Helper()
+		if c := f.registry.Snapshot(key).Meta.Cluster("DEFAULT").Checker; c.Password != pwd || c.Command != cmd {
+			t.Errorf("the check is %+v", c)
+		}
+		for _, path := range []string{"/v1/ns/service", "/v2/ns/service", "/v3/admin/ns/service"} {
+			w := f.do("GET", "/nacos"+path+"?serviceName=db", "")
+			if b := w.Body.String(); w.Code != 200 || strings.Contains(b, "secret") || strings.Contains(b, "******") != (pwd != "") {
+				t.Errorf("%s: %d %s", path, w.Code, b)
+			}
+		}
+	}
+	put := func(checker string) {
+		t.Helper()
+		w := f.do("PUT", "/nacos/v1/ns/cluster?serviceName=db&clusterName=DEFAULT&checkPort=80&useInstancePort4Check=true&healthChecker="+checker, "")
+		if w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if w := f.do("POST", "/nacos/v1/ns/instance?serviceName=db&ip=10.0.0.1&port=80&ephemeral=false", ""); w.Code != 200 {
+		t.Fatal(w.Body)
+	}
+	put(checker("secret-1", "a"))
+	is("secret-1", "a")
+	put(checker("******", "b"))
+	is("secret-1", "b")
+	put(checker("secret-2", "b"))
+	is("secret-2", "b")
+	put(checker("", "b"))
+	is("", "b")
 }

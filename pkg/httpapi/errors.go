@@ -540,8 +540,11 @@ func writeText(w http.ResponseWriter, r *http.Request, status int, text string) 
 	_, _ = w.Write([]byte(text))
 }
 
+// contentTypeJSON is shared by answers; nobody changes it.
+var contentTypeJSON = []string{"application/json"}
+
 func writeJSON(w http.ResponseWriter, status int, b []byte) {
-	w.Header().Set("Content-Type", "application/json")
+	w.Header()["Content-Type"] = contentTypeJSON
 	w.WriteHeader(status)
 	_, _ = w.Write(b)
 }

@@ -244,10 +244,25 @@ func (s *Server) readBody(r *http.Request, into any) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return errNativeTooLarge(limit)
 	}
+	return errNative("the body is not what this takes: "+jsonFault(err), "")
+}
+
+// jsonFault says what is wrong with a body, without the decoder's words for it:
+// they are about types of this program.
+func jsonFault(err error) string {
 	if err == io.EOF {
-		err = errors.New("it is empty")
+		return "it is empty"
 	}
-	return errNative("the body is not what this takes: "+err.Error(), "")
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		if e.Field == "" {
+			return "it is of the type " + clip(e.Value) + ", not an object"
+		}
+		return strconv.Quote(e.Field) + " cannot be of the type " + clip(e.Value)
+	}
+	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "it is not JSON"
+	}
+	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
 func (s *Server) endSelfPreservation(r *http.Request) (any, error) {

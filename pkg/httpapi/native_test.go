@@ -240,6 +240,11 @@ func TestNativeWrites(t *testing.T) {
 	for _, body := range []string{"", "{}", "[]", "null", `{"dryRun":null}`, `{"dryRun":"false"}`, `{"dry_run":true}`, `{"dryRun":false,"x":1}`, real + real, real + "x", "dryRun=false"} {
 		post("/drain", body, 400, api.CodeBadRequest, nativeJSON)
 	}
+	for body, says := range map[string]string{"": "it is empty", "[]": "it is of the type array, not an object", `{"dryRun":"x"}`: `"dryRun" cannot be of the type string`, `{"x":1}`: `unknown field "x"`, "{": "it is not JSON", "x": "it is not JSON"} {
+		if _, _, message := f.native(t, "POST /drain", body, nativeJSON); message != "the body is not what this takes: "+says {
+			t.Errorf("%s: %s", body, message)
+		}
+	}
 	post("/drain", `{"dryRun":false`+strings.Repeat(" ", 1000)+"}", 413, api.CodeTooLarge, nativeJSON)
 	post("/self-preservation/end", "", 400, api.CodeBadRequest, nativeJSON)
 	post("/self-preservation/end", "{}", 403, api.CodeForbidden, nativeJSON, "Sec-Fetch-Site: cross-site")

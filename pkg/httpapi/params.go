@@ -32,7 +32,7 @@ func readParams(w http.ResponseWriter, r *http.Request, maxBytes int64) (params,
 	if err := p.addQuery(r.URL.RawQuery); err != nil {
 		return nil, err
 	}
-	if r.Method == http.MethodGet || r.Method == http.MethodHead || !isForm(r.Header.Get("Content-Type")) {
+	if r.ContentLength == 0 || r.Method == http.MethodGet || r.Method == http.MethodHead || !isForm(r.Header.Get("Content-Type")) {
 		return p, nil
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBytes))

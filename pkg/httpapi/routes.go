@@ -259,6 +259,19 @@ func (s *Server) routes() []route {
 	}
 }
 
+// An Endpoint is a method ("": any) and a path below the context path, which
+// may have a {name} in it.
+type Endpoint struct{ Method, Path string }
+
+// Endpoints lists the Nacos API, for tests that leave none of it out.
+func Endpoints() []Endpoint {
+	var all []Endpoint
+	for _, rt := range new(Server).routes() {
+		all = append(all, Endpoint{rt.method, rt.path})
+	}
+	return all
+}
+
 // nacosRoutes adds the Nacos API.
 func (s *Server) nacosRoutes(plain func(pattern string, h handler)) {
 	methods := map[string][]string{} // by path

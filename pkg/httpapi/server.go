@@ -187,7 +187,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func isClean(p string) bool {
-	return p == "/" || p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
+	return p == "/" || p != "//" && p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
 }
 
 // instrument makes a handler an http.Handler: it writes errors as the version

@@ -207,7 +207,6 @@ func (r *reader) instance() *Instance {
 	outer := r.seen
 	r.seen = 0
 	i := &Instance{Weight: 1, Healthy: true, Enabled: true}
-	type entry struct{ key, value string }
 	var few [8]entry
 	entries, hasMetadata := few[:0], false
 	for ok := r.begin('{', '}'); ok; ok = r.more('}') {
@@ -242,19 +241,7 @@ func (r *reader) instance() *Instance {
 				continue
 			}
 			hasMetadata = true
-			for ok := r.begin('{', '}'); ok; ok = r.more('}') {
-				e := entry{key: r.key()}
-				for _, other := range entries {
-					if other.key == e.key {
-						r.fail()
-					}
-				}
-				if len(entries) == cap(few) || r.at() != '"' {
-					r.fail() // many, or no text: left to Metadata.UnmarshalJSON
-				}
-				r.view(&e.value)
-				entries = append(entries, e)
-			}
+			entries = r.entries(entries)
 		case "ephemeral", "instanceHeartBeatInterval", "instanceHeartBeatTimeOut", "ipDeleteTimeout", "instanceIdGenerator":
 			r.skip(0)
 		default:
@@ -293,6 +280,92 @@ func (r *reader) instance() *Instance {
 		}
 	}
 	return i
+}
+
+// An entry of metadata; its texts are a part of what is read.
+type entry struct{ key, value string }
+
+// entries reads metadata into a list of sufficient capacity.
+func (r *reader) entries(into []entry) []entry {
+	for ok := r.begin('{', '}'); ok; ok = r.more('}') {
+		e := entry{key: r.key()}
+		for _, other := range into {
+			if other.key == e.key {
+				r.fail()
+			}
+		}
+		if len(into) == cap(into) || r.at() != '"' {
+			r.fail() // many, or no text: left to Metadata.UnmarshalJSON
+			return into
+		}
+		r.view(&e.value)
+		into = append(into, e)
+	}
+	return into
+}
+
+// metadataByHand reads metadata that is an object and nothing else.
+func metadataByHand(s string) (Metadata, bool) {
+	r := reader{s: s}
+	var few [8]entry
+	entries := r.entries(few[:0])
+	return ownMetadata(entries), r.ended()
+}
+
+// ownMetadata copies the texts, for the registry keeps them.
+func ownMetadata(entries []entry) Metadata {
+	m := make(Metadata, len(entries))
+	for _, e := range entries {
+		m[strings.Clone(e.key)] = strings.Clone(e.value)
+	}
+	return m
+}
+
+var beatKeys = []string{"ip", "port", "cluster", "weight", "metadata"}
+
+// beatByHand reads what all SDKs but those for languages without types send.
+func beatByHand(s string) (*Beat, bool) {
+	r := reader{s: s}
+	b := &Beat{Weight: 1}
+	var few [8]entry
+	entries, hasMetadata := few[:0], false
+	for ok := r.begin('{', '}'); ok; ok = r.more('}') {
+		switch key := r.key(); key {
+		case "ip":
+			r.once(0)
+			r.view(&b.IP)
+		case "port":
+			r.once(1)
+			r.int(&b.Port)
+		case "cluster":
+			r.once(2)
+			r.view(&b.Cluster)
+		case "weight":
+			r.once(3)
+			r.float(&b.Weight)
+		case "metadata":
+			r.once(4)
+			if !r.null() {
+				hasMetadata = true
+				entries = r.entries(entries)
+			}
+		case "serviceName", "ephemeral", "scheduled", "period", "stopped":
+			r.skip(0)
+		default:
+			r.unknown(key, beatKeys)
+		}
+	}
+	if !r.ended() {
+		return nil, false
+	}
+	n := 0
+	if b.IP, b.Cluster = strings.Clone(b.IP), wellKnown(b.Cluster, &n); n > 0 {
+		b.Cluster = strings.Clone(b.Cluster)
+	}
+	if hasMetadata {
+		b.Metadata = ownMetadata(entries)
+	}
+	return b, true
 }
 
 // wellKnown returns a constant for a text that requests are full of, and adds

@@ -2,6 +2,8 @@ package nacos
 
 import (
 	"encoding/json"
+	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -91,9 +93,11 @@ func FuzzPattern(f *testing.F) {
 }
 
 // FuzzText: beats and metadata of HTTP clients. What is read comes back as
-// JSON.
+// JSON, and reading by hand finds what encoding/json does.
 func FuzzText(f *testing.F) {
-	for _, s := range []string{`{"ip":"1.1.1.1","port":"80","weight":"1.0","metadata":{"a":1}}`, "a=b,c=d", "null", "None", `{"port":"1e400"}`, `{"weight":NaN}`, "a==b", ",,,"} {
+	for _, s := range []string{`{"ip":"1.1.1.1","port":80,"weight":1.0,"cluster":"c","serviceName":"g@@s","metadata":{"a":"b"},"ephemeral":true,"period":5000,"stopped":false}`,
+		`{"ip":null,"port":null,"weight":null,"metadata":null}`, `{"a":"b","c":""}`, `{}`, ` { "ip" : "1" } `, `{"ip":"1","IP":"2"}`, `{"ip":"1","ip":"2"}`, `{"ip":"1","x":[{}]}`, `{"port":-1}`, `{"port":1e2}`, `{"weight":0.5}`, `{"metadata":{"a":null}}`, `{"metadata":{"a":"1","a":"2"}}`,
+		`{"ip":"1.1.1.1","port":"80","weight":"1.0","metadata":{"a":1}}`, "a=b,c=d", "null", "None", `{"port":"1e400"}`, `{"weight":NaN}`, "a==b", ",,,"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -103,7 +107,16 @@ func FuzzText(f *testing.F) {
 				t.Fatalf("%q came back as %s", s, b)
 			}
 		}
+		if byHand, ok := metadataByHand(s); ok {
+			var m Metadata
+			if err := json.Unmarshal([]byte(s), &m); err != nil || !maps.Equal(m, byHand) {
+				t.Fatalf("%q by hand is %v, else %v %v", s, byHand, m, err)
+			}
+		}
 		b, err := ParseBeat(s)
+		if slow, err2 := parseBeat(s); err != err2 || !reflect.DeepEqual(b, slow) {
+			t.Fatalf("%q by hand is %+v %v, else %+v %v", s, b, err, slow, err2)
+		}
 		if err != nil || b == nil {
 			return
 		}

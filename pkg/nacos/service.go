@@ -132,6 +132,10 @@ func ParseChecker(s string) (registry.Checker, error) {
 	return c, nil
 }
 
+// HiddenPassword is what readers are told in place of the password of a health
+// check. Who writes it back means the one that there is.
+const HiddenPassword = "******"
+
 // Checkers is the answer to the question which health checks there are.
 const Checkers = `{"TCP":{},"HTTP":{"path":"","headers":"","expectedResponseCode":200},"MYSQL":{"user":null,"pwd":null,"cmd":null},"NONE":{}}`
 
@@ -170,7 +174,11 @@ func checkerOf(c registry.Checker) *checkerJSON {
 	case registry.CheckHTTP:
 		return &checkerJSON{Type: c.Type, Path: &c.Path, Headers: &c.Headers, ExpectedCode: &c.ExpectedCode}
 	case registry.CheckMySQL:
-		return &checkerJSON{Type: c.Type, User: &c.User, Password: &c.Password, Command: &c.Command}
+		password := ""
+		if c.Password != "" {
+			password = HiddenPassword
+		}
+		return &checkerJSON{Type: c.Type, User: &c.User, Password: &password, Command: &c.Command}
 	}
 	return &checkerJSON{Type: c.Type}
 }

@@ -21,7 +21,8 @@ const (
 // BeatAnswer tells a client its next period (milliseconds) and that it may
 // leave out the beat's body from now on.
 func BeatAnswer(interval int64, code int) []byte {
-	b := strconv.AppendInt([]byte(`{"clientBeatInterval":`), interval, 10)
+	b := append(make([]byte, 0, 80), `{"clientBeatInterval":`...)
+	b = strconv.AppendInt(b, interval, 10)
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(code), 10)
 	return append(b, `,"lightBeatEnabled":true}`...)
 }
@@ -44,6 +45,13 @@ const ErrBadBeat = ParamError("Param 'beat' is illegal, it should be a JSON obje
 // be strings: the SDKs for languages without types pass on what they were
 // given, and Nacos takes it.
 func ParseBeat(s string) (*Beat, error) {
+	if b, ok := beatByHand(s); ok {
+		return b, nil
+	}
+	return parseBeat(s)
+}
+
+func parseBeat(s string) (*Beat, error) {
 	var raw *struct {
 		IP       string          `json:"ip"`
 		Port     json.RawMessage `json:"port"`
@@ -90,6 +98,9 @@ func ParseMetadata(s string) (Metadata, error) {
 	m := Metadata{}
 	if Blank(s) || s == "None" || s == "null" {
 		return m, nil
+	}
+	if own, ok := metadataByHand(s); ok {
+		return own, nil
 	}
 	if json.Unmarshal([]byte(s), &m) == nil {
 		return m, nil

@@ -69,6 +69,7 @@ var attacks = []attack{
 	{name: "HTTP: operators' writes", expect: "403 or 415 for what a page of another site can send, 4xx for what makes no sense", run: nativeWrites},
 	{name: "HTTP: backups", expect: "many at once are bounded; what is no backup is 400 and changes nothing; a right one survives a restart", run: backups, beside: true},
 	{name: "HTTP: probes", expect: "a health check sends one harmless request, whatever its settings", run: probes, beside: true},
+	{name: "HTTP: every endpoint", expect: "nothing above 499 but 501, an answer within 2 s that is what it says it is and tells no secret, whatever is sent", run: everyEndpoint},
 
 	{name: "HTTP: slow", expect: "heads are closed after 10 s, bodies after 30 s", run: slowHTTP, beside: true},
 }

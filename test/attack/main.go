@@ -5,7 +5,7 @@
 // memory must be what they were. Then a cluster of three is attacked between its
 // nodes, in the same way.
 //
-//	attack [-bin bin/starling] [-run PATTERN] [-rounds N] [-soak 30m]
+//	attack [-bin bin/starling] [-run PATTERN] [-rounds N] [-seed N] [-fuzz 15s] [-soak 30m]
 //
 // Start reading at the tables in attacks.go and peers.go.
 package main
@@ -29,6 +29,8 @@ func main() {
 	bin := flag.String("bin", "bin/starling", "the `file` to attack")
 	pattern := flag.String("run", "", "only the attacks whose names match the `regexp`")
 	rounds := flag.Int("rounds", 1, "how often everything is done; from 2 on also what takes long")
+	seed := flag.Uint64("seed", 0, "of requests made up at random; 0: another one each time")
+	fuzz := flag.Duration("fuzz", 15*time.Second, "how long requests are made up for all HTTP endpoints; ten times that if there are several rounds")
 	soak := flag.Duration("soak", 0, "instead of attacks, put a server under mixed load for so long")
 	list := flag.Bool("list", false, "list the attacks")
 	flag.Parse()
@@ -51,7 +53,10 @@ func main() {
 	case *soak > 0:
 		err = runSoak(ctx, *bin, *soak)
 	default:
-		err = runAll(ctx, *bin, only, *rounds)
+		if *seed == 0 {
+			*seed = uint64(time.Now().UnixNano() % 1_000_000)
+		}
+		err = runAll(ctx, &arena{bin: *bin, long: *rounds > 1, seed: *seed, fuzz: *fuzz}, only, *rounds)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
@@ -74,22 +79,24 @@ type arena struct {
 	srv  *server
 	bin  string
 	long bool // there is time for what takes long
+	seed uint64
+	fuzz time.Duration
 }
 
 const settleTime = 15 * time.Second
 
 // runAll attacks one server, and then a cluster.
-func runAll(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
+func runAll(ctx context.Context, a *arena, only *regexp.Regexp, rounds int) error {
 	var errs []error
 	any := false
 	if slices.ContainsFunc(attacks, func(at attack) bool { return only.MatchString(at.name) }) {
 		any = true
-		errs = append(errs, runAttacks(ctx, bin, only, rounds))
+		errs = append(errs, runAttacks(ctx, a, only, rounds))
 	}
 	if ctx.Err() == nil && slices.ContainsFunc(peerAttacks, func(at peerAttack) bool { return only.MatchString(at.name) }) {
 		any = true
 		for range min(rounds, 3) {
-			errs = append(errs, runPeers(ctx, bin, only))
+			errs = append(errs, runPeers(ctx, a.bin, only))
 		}
 	}
 	if !any {
@@ -98,8 +105,8 @@ func runAll(ctx context.Context, bin string, only *regexp.Regexp, rounds int) er
 	return errors.Join(errs...)
 }
 
-func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int) error {
-	srv, err := startServer(ctx, bin, settings...)
+func runAttacks(ctx context.Context, a *arena, only *regexp.Regexp, rounds int) error {
+	srv, err := startServer(ctx, a.bin, settings...)
 	if err != nil {
 		return err
 	}
@@ -108,7 +115,7 @@ func runAttacks(ctx context.Context, bin string, only *regexp.Regexp, rounds int
 	if err != nil {
 		return errors.Join(err, srv.stop())
 	}
-	a := &arena{srv: srv, bin: bin, long: rounds > 1}
+	a.srv = srv
 	began := time.Now()
 	time.Sleep(1500 * time.Millisecond) // the bystander's first round
 	base, err := srv.vitals(true)

@@ -44,6 +44,7 @@ var clusterScenarios = []struct {
 	{"pull", (*clusterRun).pull},
 	{"rest", (*clusterRun).rest},
 	{"failover", (*clusterRun).failover},
+	{"beats", (*clusterRun).beats},
 	{"persist", (*clusterRun).persist},
 	{"restore", (*clusterRun).restore},
 }
@@ -116,15 +117,16 @@ type group struct {
 	dir   string
 	ports []int
 	nodes []*server // nil: does not run
+	more  []string  // arguments of the nodes
 }
 
 // nodes prepares a cluster of three and starts the first n.
-func (r *clusterRun) nodes(n int) (*group, error) {
+func (r *clusterRun) nodes(n int, args ...string) (*group, error) {
 	dir, err := os.MkdirTemp("", "starling-bench")
 	if err != nil {
 		return nil, err
 	}
-	g := &group{run: r, dir: dir, nodes: make([]*server, 3)}
+	g := &group{run: r, dir: dir, nodes: make([]*server, 3), more: args}
 	for range g.nodes {
 		port, err := freeNodePort(g.ports)
 		if err != nil {
@@ -201,8 +203,8 @@ func (g *group) again(i int) error {
 	data, name := g.data(i), g.name(i)
 	s := &server{port: g.ports[i], dir: data}
 	// All clients come from one address here.
-	s.cmd = exec.Command(g.run.bin, "serve", "--port", strconv.Itoa(g.ports[i]), "--data-dir", data, "--name", name, "--join", g.addrs(0, 1, 2), "--expect", "2",
-		"--max-connections-per-address", "50000", "--max-setup-rate-per-address", "5000", "--log-format", "json", "--log-level", "error")
+	s.cmd = exec.Command(g.run.bin, append([]string{"serve", "--port", strconv.Itoa(g.ports[i]), "--data-dir", data, "--name", name, "--join", g.addrs(0, 1, 2), "--expect", "2",
+		"--max-connections-per-address", "50000", "--max-setup-rate-per-address", "5000", "--log-format", "json", "--log-level", "error"}, g.more...)...)
 	s.cmd.Stderr = os.Stderr
 	if err := s.cmd.Start(); err != nil {
 		return err
@@ -343,7 +345,7 @@ func (r *clusterRun) bench(args ...string) (*result, error) {
 // push compares a change's way to a subscriber of the same node and of another
 // one with that through a bare server, in turn.
 func (r *clusterRun) push() error {
-	port, err := freePort()
+	port, err := freeNodePort(nil)
 	if err != nil {
 		return err
 	}
@@ -627,5 +629,129 @@ func (r *clusterRun) failover() error {
 	r.add("… then all digests are equal after", millis(*res.EqualMillis), "", false)
 	r.add("… instances that subscribers saw missing, until 20 s later", strconv.FormatInt(*res.Removals, 10), "0", *res.Removals == 0)
 	r.add("… clients or lists that were not complete in the end", strconv.FormatInt(res.Errors, 10), "0", res.Errors == 0)
+	return nil
+}
+
+// A beatsResult is what "starling bench beats --json" adds.
+type beatsResult struct {
+	Flaps        int64   `json:"flapsSeen"`
+	FailedAtKill int64   `json:"failedAtKill"`
+	Failed       int64   `json:"failedElse"`
+	Unknown      int64   `json:"unknown"`
+	NotReady     int64   `json:"notReady"`
+	P50Before    float64 `json:"p50MillisBefore"`
+	P99Before    float64 `json:"p99MillisBefore"`
+	GoneFirst    float64 `json:"goneFirstSeconds"`
+	GoneLast     float64 `json:"goneLastSeconds"`
+	Watchers     int     `json:"watchers"`
+	Nodes        []struct {
+		Killed         bool    `json:"killed"`
+		CPUBefore      float64 `json:"cpuPercentBefore"`
+		CPUAfter       float64 `json:"cpuPercentAfter"`
+		ResidentBefore int64   `json:"residentBytesBefore"`
+		ResidentKill   int64   `json:"residentBytesAtKill"`
+		ResidentAfter  int64   `json:"residentBytesAfter"`
+	} `json:"nodes"`
+}
+
+// beats kills one of three nodes under HTTP clients, and adds a third to two.
+// In a quick run, which is what CI has time for, clients and nodes have shorter
+// times, and what goes wrong fails it.
+func (r *clusterRun) beats() error {
+	clients, rate := pick(r, 10_000, 1000), pick(r, 2000, 500)
+	args := []string{"--connections", strconv.Itoa(clients), "--load", strconv.Itoa(rate), "--services", strconv.Itoa(clients / 100)}
+	settings := pick(r, nil, []string{"--beat-check=1s", "--beat-timeout=4s", "--beat-delete=8s"})
+	shortest, longest := pick(r, 30.0, 8.0), pick(r, 36.0, 12.0)
+	judge := func(res *result, watchers int) (*beatsResult, error) {
+		b := res.Beats
+		switch {
+		case b == nil:
+			return nil, errors.New(res.FirstError)
+		case r.quick && res.Errors > 0:
+			return nil, fmt.Errorf("%d errors, the first: %s", res.Errors, res.FirstError)
+		case r.quick && (b.GoneFirst < shortest || b.GoneLast > longest):
+			return nil, fmt.Errorf("clients that fell silent went after %.1f to %.1f s", b.GoneFirst, b.GoneLast)
+		case b.Watchers != watchers:
+			return nil, fmt.Errorf("%d nodes show all instances in the end, not %d", b.Watchers, watchers)
+		}
+		return b, nil
+	}
+
+	g, err := r.nodes(3, settings...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = g.stop() }()
+	res, err := r.bench(append([]string{"beats", "--kill", "--servers", g.addrs(0, 1, 2), "--duration", pick(r, "60s", "12s")}, args...)...)
+	if err != nil {
+		return err
+	}
+	b, err := judge(res, 2)
+	if err != nil {
+		return err
+	}
+	var cpuBefore, cpuAfter []float64
+	var residentBefore, residentKill, residentAfter int64
+	for _, n := range b.Nodes {
+		cpuBefore = append(cpuBefore, n.CPUBefore)
+		if !n.Killed {
+			cpuAfter = append(cpuAfter, n.CPUAfter)
+			residentBefore, residentKill, residentAfter = max(residentBefore, n.ResidentBefore), max(residentKill, n.ResidentKill), max(residentAfter, n.ResidentAfter)
+		}
+	}
+	r.say("beats: %+v; p50 %.2f ms, p99 %.2f ms", *b, res.P50, res.P99)
+	r.add(fmt.Sprintf("%d HTTP clients that beat %d times a second, at three nodes in turn: p50, p99", clients, rate), millis(b.P50Before)+", "+millis(b.P99Before), "p99 ≤ 50 ms", b.P99Before <= 50)
+	if len(cpuBefore) > 0 {
+		r.add("… CPU of each of the three nodes", fmt.Sprintf("%.1f %% of a processor, %.0f µs a beat", median(cpuBefore), 1e4*3*median(cpuBefore)/float64(rate)), "", false)
+	}
+	what := "… one node is killed: "
+	r.add(what+"living instances that watchers of the others saw missing or unhealthy, in a minute", strconv.FormatInt(b.Flaps, 10), "0", b.Flaps == 0)
+	r.add(what+"beats that failed within 2 s of the kill; later", fmt.Sprintf("%d; %d", b.FailedAtKill, b.Failed+b.Unknown), "later none", b.Failed+b.Unknown == 0)
+	r.add(what+"p50 and p99 of beats after that, the first seconds included", millis(res.P50)+", "+millis(res.P99), "", false)
+	if len(cpuAfter) > 0 {
+		r.add(what+"CPU of each of the two others, from 5 s after it", fmt.Sprintf("%.1f %% of a processor", median(cpuAfter)), "", false)
+		// They are still taking over then: this finds a leak, no more.
+		r.add(what+"memory of the others before it, 5 s after it, at the end", fmt.Sprintf("%d, %d, %d MiB", residentBefore>>20, residentKill>>20, residentAfter>>20), "≤ 1.25 × from the second to the third", residentAfter <= residentKill*5/4)
+	}
+	r.add("… ten clients fall silent: gone everywhere after", fmt.Sprintf("%.1f to %.1f s", b.GoneFirst, b.GoneLast), fmt.Sprintf("%.0f to %.0f s", shortest, longest), b.GoneFirst >= shortest && b.GoneLast <= longest)
+	if err := g.stop(); err != nil {
+		return err
+	}
+
+	out, err := r.nodes(2, settings...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.stop() }()
+	l, err := r.start(append([]string{"beats", "--json", "--servers", out.addrs(0, 1, 2), "--duration", pick(r, "60s", "9s")}, args...)...)
+	if err != nil {
+		return err
+	}
+	defer l.end()
+	if err := out.untilShown(time.Minute, clients, 0, 1); err != nil {
+		return err
+	}
+	if err := r.sleep(pick(r, 20*time.Second, 3*time.Second)); err != nil {
+		return err
+	}
+	if err := out.exec(2); err != nil {
+		return err
+	}
+	if _, err := out.untilReady(2); err != nil {
+		return err
+	}
+	err = l.cmd.Wait()
+	res = new(result)
+	if json.Unmarshal(l.out.Bytes(), res) != nil {
+		return cmp.Or(err, errors.New("no result of beats"))
+	}
+	if b, err = judge(res, 3); err != nil {
+		return err
+	}
+	r.say("beats, with a third node: %+v; p50 %.2f ms, p99 %.2f ms", *b, res.P50, res.P99)
+	r.add("the same clients at two nodes, and a third is started: living instances that watchers of all three saw missing or unhealthy", strconv.FormatInt(b.Flaps, 10), "0", b.Flaps == 0)
+	r.add("… beats that failed; that the third sent away because it was not ready", fmt.Sprintf("%d; %d", b.Failed+b.Unknown, b.NotReady), "0 failed", b.Failed+b.Unknown == 0)
+	r.add("… p50 and p99 of beats, the start of the third included", millis(res.P50)+", "+millis(res.P99), "", false)
+	r.add("… ten clients fall silent: gone everywhere after", fmt.Sprintf("%.1f to %.1f s", b.GoneFirst, b.GoneLast), fmt.Sprintf("%.0f to %.0f s", shortest, longest), b.GoneFirst >= shortest && b.GoneLast <= longest)
 	return nil
 }

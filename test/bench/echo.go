@@ -8,6 +8,8 @@ import (
 	"net/http"
 	_ "net/http/pprof" // serves profiles
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,14 +46,15 @@ type echoStream struct {
 // faster on a few processors.
 const senders = 4
 
-// echo serves until the process is killed: gRPC on the second address,
-// profiles on the first.
-func echo(profiles, addr string) error {
+// echo serves until the process is killed: gRPC on the second address, HTTP
+// and profiles on the first.
+func echo(web, addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(profiles, nil)) }()
+	webAnswers()
+	go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(web, nil)) }()
 	s := &echoServer{
 		instance:   nacos.OperationResponse(nacos.TypeInstanceResponse, nacos.OpRegister, ""),
 		batch:      nacos.OperationResponse(nacos.TypeBatchInstanceResponse, nacos.OpBatchRegister, ""),
@@ -200,4 +203,37 @@ func list(service string, n int) nacos.ServiceInfo {
 // whole joins the parts of a payload; sending it copies and makes nothing.
 func whole(p *nacos.Payload) *nacos.Payload {
 	return &nacos.Payload{Type: p.Type, Shared: bytes.Join([][]byte{p.Body, p.Shared, p.Tail}, nil)}
+}
+
+// webAnswers answers what clients of 1.x send over HTTP, without looking at
+// more than is needed to know which answer it is. Parameters are not parsed,
+// and bodies are net/http's to throw away.
+func webAnswers() {
+	grouped := func(service string, n int) []byte { // as HTTP has it
+		info := list(service, n)
+		info.Name = info.Group + "@@" + info.Name
+		return info.AppendJSON(nil)
+	}
+	list20, list1 := grouped("list-20-0", 20), grouped("list-1-0", 1)
+	beat := nacos.BeatAnswer(nacos.DefaultBeatInterval, nacos.CodeBeatOK)
+	answer := func(w http.ResponseWriter, contentType string, body []byte) {
+		h := w.Header()
+		h.Set("Content-Type", contentType)
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = w.Write(body)
+	}
+	http.HandleFunc("/nacos/v1/ns/instance/list", func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.RawQuery, "list-1-") {
+			answer(w, "application/json", list1)
+			return
+		}
+		answer(w, "application/json", list20)
+	})
+	http.HandleFunc("/nacos/v1/ns/instance/beat", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, "application/json", beat)
+	})
+	http.HandleFunc("/nacos/v1/ns/instance", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		answer(w, "text/plain;charset=UTF-8", []byte("ok"))
+	})
 }

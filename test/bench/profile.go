@@ -13,8 +13,8 @@ import (
 // profile takes a CPU profile of a node under each of the loads that count,
 // for the compiler (make pgo) or for a person.
 func profile(bin, dir string) error {
-	for _, scenario := range []string{"register", "query", "fan-out"} {
-		port, err := freePort()
+	for _, scenario := range []string{"register", "query", "fan-out", "http-list", "http-full-beat"} {
+		port, err := freeNodePort(nil)
 		if err != nil {
 			return err
 		}

@@ -35,6 +35,8 @@ type result struct {
 	FirstError      string   `json:"firstError"`
 	EqualMillis     *float64 `json:"equalAfterMillis"`
 	Removals        *int64   `json:"removalsSeen"`
+	AnswerBytes     int      `json:"answerBytes"`
+	Beats           *beatsResult
 }
 
 // A scenario is run against the bare server and the node in turn, rounds
@@ -43,15 +45,24 @@ type scenario struct {
 	name     string
 	rounds   int
 	duration time.Duration
+	args     []string
 }
 
+// key tells a scenario from the same with other arguments.
+func (s *scenario) key() string { return strings.Join(append([]string{s.name}, s.args...), " ") }
+
 var scenarios = []scenario{
-	{"register", 14, time.Second},
-	{"query", 14, time.Second},
-	{"push", 4, 6 * time.Second},
-	{"fan-out", 4, 6 * time.Second},
-	{"idle", 2, 15 * time.Second},
-	{"storm", 2, time.Second},
+	{"register", 14, time.Second, nil},
+	{"query", 14, time.Second, nil},
+	{"push", 4, 6 * time.Second, nil},
+	{"fan-out", 4, 6 * time.Second, nil},
+	{"idle", 2, 15 * time.Second, nil},
+	{"storm", 2, time.Second, nil},
+	{"http-list", 10, 2 * time.Second, nil},
+	{"http-list", 10, 2 * time.Second, []string{"--instances", "1"}},
+	{"http-beat", 10, 2 * time.Second, nil},
+	{"http-full-beat", 10, 2 * time.Second, nil},
+	{"http-register", 10, 2 * time.Second, nil},
 }
 
 // A figure is one line of the table.
@@ -89,6 +100,25 @@ var figures = []figure{
 	{"2,000 connections break, come back and say all again: the last one", "ms", "storm", func(r *result) float64 { return r.Max }, 0, 0, 0},
 }
 
+func init() {
+	for _, s := range []struct {
+		one, many, key string
+		ratio          float64
+	}{
+		{"list of 20 instances over HTTP", "lists", "http-list", 1.3},
+		{"list of one instance", "lists", "http-list --instances 1", 0},
+		{"beat without a body", "beats", "http-beat", 1.3},
+		{"beat with everything", "beats", "http-full-beat", 0},
+		{"registration over HTTP of what is there", "registrations", "http-register", 0},
+	} {
+		figures = append(figures,
+			figure{"CPU of the server per " + s.one, "µs", s.key, cpuOf, s.ratio, 0, 1},
+			figure{"… " + s.many + " per second, 64 connections", "/s", s.key, func(r *result) float64 { return r.Rate }, 0, 0, 0},
+			figure{"… p50", "ms", s.key, func(r *result) float64 { return r.P50 }, 0, 0, 2},
+			figure{"… p99", "ms", s.key, func(r *result) float64 { return r.P99 }, 0, 0, 2})
+	}
+}
+
 func cpuOf(r *result) float64 {
 	if r.CPUMicros == nil {
 		return 0
@@ -116,14 +146,17 @@ func run(args []string) error {
 			for i, start := range []func(string, int) (*server, error){startEcho, startNode} {
 				r, err := measure(*bin, s, start)
 				if err != nil {
-					return fmt.Errorf("%s: %w", s.name, err)
+					return fmt.Errorf("%s: %w", s.key(), err)
 				}
 				both[i] = append(both[i], r)
-				fmt.Fprintf(os.Stderr, "%-9s %d %s: %.0f/s, p50 %.2f ms, p99 %.2f ms, CPU %.1f µs, errors %d\n",
+				fmt.Fprintf(os.Stderr, "%-14s %d %s: %.0f/s, p50 %.2f ms, p99 %.2f ms, CPU %.1f µs, errors %d\n",
 					s.name, round+1, []string{"bare", "node"}[i], r.Rate, r.P50, r.P99, cpuOf(r), r.Errors)
 			}
+			if bare, node := both[0][round].AnswerBytes, both[1][round].AnswerBytes; max(bare, node)-min(bare, node) > 4 {
+				return fmt.Errorf("%s: the bare server answers with %d bytes, the node with %d", s.key(), bare, node)
+			}
 		}
-		results[s.name] = both
+		results[s.key()] = both
 	}
 	ready, resident, err := startTimes(*bin)
 	if err != nil {
@@ -200,7 +233,7 @@ func (s *server) start(ready func() bool) error {
 }
 
 func measure(bin string, s scenario, start func(string, int) (*server, error)) (*result, error) {
-	port, err := freePort()
+	port, err := freeNodePort(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +251,7 @@ func measure(bin string, s scenario, start func(string, int) (*server, error)) (
 		defer close(done)
 		go collect(srv.addr(), done)
 	}
-	c := exec.Command(bin, "bench", s.name, "--servers", srv.addr(), "--duration", s.duration.String(), "--server-pid", strconv.Itoa(srv.cmd.Process.Pid), "--json")
+	c := exec.Command(bin, append([]string{"bench", s.name, "--servers", srv.addr(), "--duration", s.duration.String(), "--server-pid", strconv.Itoa(srv.cmd.Process.Pid), "--json"}, s.args...)...)
 	c.Stderr = os.Stderr
 	out, err := c.Output()
 	if err != nil {
@@ -244,31 +277,11 @@ func collect(addr string, done <-chan struct{}) {
 	}
 }
 
-// freePort finds a port whose gRPC port is free too.
-func freePort() (int, error) {
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if port+1000 > 65535 {
-			continue
-		}
-		if l, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port+1000)); err == nil {
-			l.Close()
-			return port, nil
-		}
-	}
-	return 0, errors.New("no free ports")
-}
-
 // startTimes starts an empty node several times: from the exec to the first
 // 200 of /readyz, and the resident memory a second later.
 func startTimes(bin string) (millis, mib []float64, err error) {
 	for range 7 {
-		port, err := freePort()
+		port, err := freeNodePort(nil)
 		if err != nil {
 			return nil, nil, err
 		}
