@@ -186,9 +186,9 @@ func benchBeats(ctx context.Context, r *benchRun) error {
 		if at0[i] == nil || at1[i] == nil {
 			continue
 		}
-		n := beatsNode{Server: server, Killed: i == 0 && r.kill, CPUBefore: percent(at0[i], at1[i]), ResidentBefore: at0[i].resident, ResidentAfter: at1[i].resident}
+		n := beatsNode{Server: server, Killed: i == 0 && r.kill, CPUBefore: cpuPercent(at0[i], at1[i]), ResidentBefore: at0[i].resident, ResidentAfter: at1[i].resident}
 		if at2[i] != nil && at3[i] != nil {
-			n.CPUAfter, n.ResidentKill, n.ResidentAfter = percent(at2[i], at3[i]), at2[i].resident, at3[i].resident
+			n.CPUAfter, n.ResidentKill, n.ResidentAfter = cpuPercent(at2[i], at3[i]), at2[i].resident, at3[i].resident
 		}
 		res.Nodes = append(res.Nodes, n)
 	}
@@ -323,7 +323,7 @@ type processUse struct {
 	resident int64
 }
 
-func percent(a, b *processUse) float64 {
+func cpuPercent(a, b *processUse) float64 {
 	return 100 * float64(b.cpu-a.cpu) / float64(b.at.Sub(a.at))
 }
 

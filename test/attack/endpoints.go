@@ -190,18 +190,11 @@ func (f *fuzzer) nativeEndpoints(ctx context.Context) ([]httpapi.Endpoint, error
 		Servers []struct{ URL string }
 		Paths   map[string]map[string]json.RawMessage
 	}
-	if status == http.StatusOK {
-		if err := json.Unmarshal(body, &doc); err != nil {
-			return nil, fmt.Errorf("openapi.json: %w", err)
-		}
-	} else { // a node without the document
-		doc.Paths = map[string]map[string]json.RawMessage{}
-		for _, p := range []string{"/members", "/cluster", "/hashes", "/history", "/raft", "/drain", "/backup"} {
-			doc.Paths[nativePath+p] = map[string]json.RawMessage{"get": nil}
-		}
-		for _, p := range harmful {
-			doc.Paths[nativePath+p] = map[string]json.RawMessage{"post": nil}
-		}
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("openapi.json: status %d", status)
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return nil, fmt.Errorf("openapi.json: %w", err)
 	}
 	var all []httpapi.Endpoint
 	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
