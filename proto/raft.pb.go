@@ -93,7 +93,7 @@ type Command struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`            // 16 random bytes, the same in each try: an entry that is there already is not carried out again
 	Clock   uint64                 `protobuf:"fixed64,2,opt,name=clock,proto3" json:"clock,omitempty"`    // registry.Stamp of the node that was asked
-	Version uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of commands: who applies it must know it; 1, or 2 for an eviction
+	Version uint32                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // of commands: who applies it must know it; 1, or 2 for evictions and EditMetadata
 	Remote  string                 `protobuf:"bytes,4,opt,name=remote,proto3" json:"remote,omitempty"`    // who asked, for the history; may be empty
 	// Types that are valid to be assigned to Op:
 	//
@@ -112,6 +112,7 @@ type Command struct {
 	//	*Command_RemoveUser
 	//	*Command_PutRole
 	//	*Command_RemoveRole
+	//	*Command_EditMetadata
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,6 +318,15 @@ func (x *Command) GetRemoveRole() *RemoveRole {
 	return nil
 }
 
+func (x *Command) GetEditMetadata() *EditMetadata {
+	if x != nil {
+		if x, ok := x.Op.(*Command_EditMetadata); ok {
+			return x.EditMetadata
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -381,6 +391,10 @@ type Command_RemoveRole struct {
 	RemoveRole *RemoveRole `protobuf:"bytes,24,opt,name=remove_role,json=removeRole,proto3,oneof"`
 }
 
+type Command_EditMetadata struct {
+	EditMetadata *EditMetadata `protobuf:"bytes,25,opt,name=edit_metadata,json=editMetadata,proto3,oneof"` // since version 2
+}
+
 func (*Command_PutInstance) isCommand_Op() {}
 
 func (*Command_RemoveInstance) isCommand_Op() {}
@@ -410,6 +424,8 @@ func (*Command_RemoveUser) isCommand_Op() {}
 func (*Command_PutRole) isCommand_Op() {}
 
 func (*Command_RemoveRole) isCommand_Op() {}
+
+func (*Command_EditMetadata) isCommand_Op() {}
 
 // A Result is what came of a command, the same on every node.
 type Result struct {
@@ -1005,7 +1021,10 @@ type PutOverride struct {
 	Sticky      bool                   `protobuf:"varint,10,opt,name=sticky,proto3" json:"sticky,omitempty"` // it stays whatever becomes of the instance
 	// evicted: readers do not see the instance, and its clients are told so when
 	// they register it. Since Command.version 2.
-	Evicted       *bool `protobuf:"varint,11,opt,name=evicted,proto3,oneof" json:"evicted,omitempty"`
+	Evicted *bool `protobuf:"varint,11,opt,name=evicted,proto3,oneof" json:"evicted,omitempty"`
+	// stays_out: an eviction holds until it is lifted, whatever becomes of the
+	// instance; sticky is of the rest of the edit. Since Command.version 2.
+	StaysOut      bool `protobuf:"varint,12,opt,name=stays_out,json=staysOut,proto3" json:"stays_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1117,6 +1136,84 @@ func (x *PutOverride) GetEvicted() bool {
 	return false
 }
 
+func (x *PutOverride) GetStaysOut() bool {
+	if x != nil {
+		return x.StaysOut
+	}
+	return false
+}
+
+// EditMetadata sets and removes keys in the metadata of operators' edits of
+// several instances of a service, all or none. Other keys, and the rest of an
+// edit, stay as they are. Since Command.version 2.
+type EditMetadata struct {
+	state         protoimpl.MessageState   `protogen:"open.v1"`
+	Service       *Service                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Instances     []*EditMetadata_Instance `protobuf:"bytes,2,rep,name=instances,proto3" json:"instances,omitempty"`
+	Set           []string                 `protobuf:"bytes,3,rep,name=set,proto3" json:"set,omitempty"`       // key, value, …
+	Remove        []string                 `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"` // keys
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EditMetadata) Reset() {
+	*x = EditMetadata{}
+	mi := &file_proto_raft_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EditMetadata) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EditMetadata) ProtoMessage() {}
+
+func (x *EditMetadata) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_raft_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EditMetadata.ProtoReflect.Descriptor instead.
+func (*EditMetadata) Descriptor() ([]byte, []int) {
+	return file_proto_raft_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *EditMetadata) GetService() *Service {
+	if x != nil {
+		return x.Service
+	}
+	return nil
+}
+
+func (x *EditMetadata) GetInstances() []*EditMetadata_Instance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *EditMetadata) GetSet() []string {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *EditMetadata) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
 // EndOverrides ends edits that have not been made anew meanwhile.
 type EndOverrides struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1127,7 +1224,7 @@ type EndOverrides struct {
 
 func (x *EndOverrides) Reset() {
 	*x = EndOverrides{}
-	mi := &file_proto_raft_proto_msgTypes[10]
+	mi := &file_proto_raft_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1236,7 @@ func (x *EndOverrides) String() string {
 func (*EndOverrides) ProtoMessage() {}
 
 func (x *EndOverrides) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[10]
+	mi := &file_proto_raft_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1249,7 @@ func (x *EndOverrides) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOverrides.ProtoReflect.Descriptor instead.
 func (*EndOverrides) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{10}
+	return file_proto_raft_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EndOverrides) GetEdits() []*EndOverrides_Edit {
@@ -1172,7 +1269,7 @@ type PutNamespace struct {
 
 func (x *PutNamespace) Reset() {
 	*x = PutNamespace{}
-	mi := &file_proto_raft_proto_msgTypes[11]
+	mi := &file_proto_raft_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1281,7 @@ func (x *PutNamespace) String() string {
 func (*PutNamespace) ProtoMessage() {}
 
 func (x *PutNamespace) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[11]
+	mi := &file_proto_raft_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1294,7 @@ func (x *PutNamespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutNamespace.ProtoReflect.Descriptor instead.
 func (*PutNamespace) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{11}
+	return file_proto_raft_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PutNamespace) GetNamespace() *Namespace {
@@ -1225,7 +1322,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_proto_raft_proto_msgTypes[12]
+	mi := &file_proto_raft_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1334,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[12]
+	mi := &file_proto_raft_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1347,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{12}
+	return file_proto_raft_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Namespace) GetId() string {
@@ -1283,7 +1380,7 @@ type RemoveNamespace struct {
 
 func (x *RemoveNamespace) Reset() {
 	*x = RemoveNamespace{}
-	mi := &file_proto_raft_proto_msgTypes[13]
+	mi := &file_proto_raft_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1392,7 @@ func (x *RemoveNamespace) String() string {
 func (*RemoveNamespace) ProtoMessage() {}
 
 func (x *RemoveNamespace) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[13]
+	mi := &file_proto_raft_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1405,7 @@ func (x *RemoveNamespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNamespace.ProtoReflect.Descriptor instead.
 func (*RemoveNamespace) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{13}
+	return file_proto_raft_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RemoveNamespace) GetId() string {
@@ -1328,7 +1425,7 @@ type PutSwitch struct {
 
 func (x *PutSwitch) Reset() {
 	*x = PutSwitch{}
-	mi := &file_proto_raft_proto_msgTypes[14]
+	mi := &file_proto_raft_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1437,7 @@ func (x *PutSwitch) String() string {
 func (*PutSwitch) ProtoMessage() {}
 
 func (x *PutSwitch) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[14]
+	mi := &file_proto_raft_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1450,7 @@ func (x *PutSwitch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSwitch.ProtoReflect.Descriptor instead.
 func (*PutSwitch) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{14}
+	return file_proto_raft_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PutSwitch) GetName() string {
@@ -1381,7 +1478,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_proto_raft_proto_msgTypes[15]
+	mi := &file_proto_raft_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1490,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[15]
+	mi := &file_proto_raft_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1503,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{15}
+	return file_proto_raft_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutUser) GetName() string {
@@ -1439,7 +1536,7 @@ type RemoveUser struct {
 
 func (x *RemoveUser) Reset() {
 	*x = RemoveUser{}
-	mi := &file_proto_raft_proto_msgTypes[16]
+	mi := &file_proto_raft_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1548,7 @@ func (x *RemoveUser) String() string {
 func (*RemoveUser) ProtoMessage() {}
 
 func (x *RemoveUser) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[16]
+	mi := &file_proto_raft_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1561,7 @@ func (x *RemoveUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveUser.ProtoReflect.Descriptor instead.
 func (*RemoveUser) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{16}
+	return file_proto_raft_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RemoveUser) GetName() string {
@@ -1485,7 +1582,7 @@ type PutRole struct {
 
 func (x *PutRole) Reset() {
 	*x = PutRole{}
-	mi := &file_proto_raft_proto_msgTypes[17]
+	mi := &file_proto_raft_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1594,7 @@ func (x *PutRole) String() string {
 func (*PutRole) ProtoMessage() {}
 
 func (x *PutRole) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[17]
+	mi := &file_proto_raft_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1607,7 @@ func (x *PutRole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutRole.ProtoReflect.Descriptor instead.
 func (*PutRole) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{17}
+	return file_proto_raft_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PutRole) GetRole() string {
@@ -1543,7 +1640,7 @@ type RemoveRole struct {
 
 func (x *RemoveRole) Reset() {
 	*x = RemoveRole{}
-	mi := &file_proto_raft_proto_msgTypes[18]
+	mi := &file_proto_raft_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1652,7 @@ func (x *RemoveRole) String() string {
 func (*RemoveRole) ProtoMessage() {}
 
 func (x *RemoveRole) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[18]
+	mi := &file_proto_raft_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1665,7 @@ func (x *RemoveRole) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRole.ProtoReflect.Descriptor instead.
 func (*RemoveRole) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{18}
+	return file_proto_raft_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RemoveRole) GetRole() string {
@@ -1598,7 +1695,7 @@ type Row struct {
 
 func (x *Row) Reset() {
 	*x = Row{}
-	mi := &file_proto_raft_proto_msgTypes[19]
+	mi := &file_proto_raft_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1707,7 @@ func (x *Row) String() string {
 func (*Row) ProtoMessage() {}
 
 func (x *Row) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[19]
+	mi := &file_proto_raft_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1720,7 @@ func (x *Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Row.ProtoReflect.Descriptor instead.
 func (*Row) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{19}
+	return file_proto_raft_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Row) GetRow() isRow_Row {
@@ -1768,7 +1865,7 @@ type InstanceRow struct {
 
 func (x *InstanceRow) Reset() {
 	*x = InstanceRow{}
-	mi := &file_proto_raft_proto_msgTypes[20]
+	mi := &file_proto_raft_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +1877,7 @@ func (x *InstanceRow) String() string {
 func (*InstanceRow) ProtoMessage() {}
 
 func (x *InstanceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[20]
+	mi := &file_proto_raft_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +1890,7 @@ func (x *InstanceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceRow.ProtoReflect.Descriptor instead.
 func (*InstanceRow) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{20}
+	return file_proto_raft_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InstanceRow) GetService() *Service {
@@ -1832,7 +1929,7 @@ type ServiceRow struct {
 
 func (x *ServiceRow) Reset() {
 	*x = ServiceRow{}
-	mi := &file_proto_raft_proto_msgTypes[21]
+	mi := &file_proto_raft_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1941,7 @@ func (x *ServiceRow) String() string {
 func (*ServiceRow) ProtoMessage() {}
 
 func (x *ServiceRow) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[21]
+	mi := &file_proto_raft_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1954,7 @@ func (x *ServiceRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceRow.ProtoReflect.Descriptor instead.
 func (*ServiceRow) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{21}
+	return file_proto_raft_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ServiceRow) GetService() *Service {
@@ -1920,7 +2017,7 @@ type OverrideRow struct {
 
 func (x *OverrideRow) Reset() {
 	*x = OverrideRow{}
-	mi := &file_proto_raft_proto_msgTypes[22]
+	mi := &file_proto_raft_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2029,7 @@ func (x *OverrideRow) String() string {
 func (*OverrideRow) ProtoMessage() {}
 
 func (x *OverrideRow) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[22]
+	mi := &file_proto_raft_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2042,7 @@ func (x *OverrideRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OverrideRow.ProtoReflect.Descriptor instead.
 func (*OverrideRow) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{22}
+	return file_proto_raft_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *OverrideRow) GetEdit() *PutOverride {
@@ -1981,7 +2078,7 @@ type DoneRow struct {
 
 func (x *DoneRow) Reset() {
 	*x = DoneRow{}
-	mi := &file_proto_raft_proto_msgTypes[23]
+	mi := &file_proto_raft_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2090,7 @@ func (x *DoneRow) String() string {
 func (*DoneRow) ProtoMessage() {}
 
 func (x *DoneRow) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[23]
+	mi := &file_proto_raft_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2103,7 @@ func (x *DoneRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneRow.ProtoReflect.Descriptor instead.
 func (*DoneRow) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{23}
+	return file_proto_raft_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DoneRow) GetId() []byte {
@@ -2043,7 +2140,7 @@ type RaftStateResponse struct {
 
 func (x *RaftStateResponse) Reset() {
 	*x = RaftStateResponse{}
-	mi := &file_proto_raft_proto_msgTypes[24]
+	mi := &file_proto_raft_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2152,7 @@ func (x *RaftStateResponse) String() string {
 func (*RaftStateResponse) ProtoMessage() {}
 
 func (x *RaftStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[24]
+	mi := &file_proto_raft_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2165,7 @@ func (x *RaftStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftStateResponse.ProtoReflect.Descriptor instead.
 func (*RaftStateResponse) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{24}
+	return file_proto_raft_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RaftStateResponse) GetCluster() string {
@@ -2158,7 +2255,7 @@ type RaftServer struct {
 
 func (x *RaftServer) Reset() {
 	*x = RaftServer{}
-	mi := &file_proto_raft_proto_msgTypes[25]
+	mi := &file_proto_raft_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2267,7 @@ func (x *RaftServer) String() string {
 func (*RaftServer) ProtoMessage() {}
 
 func (x *RaftServer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[25]
+	mi := &file_proto_raft_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2280,7 @@ func (x *RaftServer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftServer.ProtoReflect.Descriptor instead.
 func (*RaftServer) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{25}
+	return file_proto_raft_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RaftServer) GetId() string {
@@ -2198,6 +2295,66 @@ func (x *RaftServer) GetVoter() bool {
 		return x.Voter
 	}
 	return false
+}
+
+type EditMetadata_Instance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ip            string                 `protobuf:"bytes,1,opt,name=ip,proto3" json:"ip,omitempty"`
+	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EditMetadata_Instance) Reset() {
+	*x = EditMetadata_Instance{}
+	mi := &file_proto_raft_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EditMetadata_Instance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EditMetadata_Instance) ProtoMessage() {}
+
+func (x *EditMetadata_Instance) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_raft_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EditMetadata_Instance.ProtoReflect.Descriptor instead.
+func (*EditMetadata_Instance) Descriptor() ([]byte, []int) {
+	return file_proto_raft_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *EditMetadata_Instance) GetIp() string {
+	if x != nil {
+		return x.Ip
+	}
+	return ""
+}
+
+func (x *EditMetadata_Instance) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *EditMetadata_Instance) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 type EndOverrides_Edit struct {
@@ -2215,7 +2372,7 @@ type EndOverrides_Edit struct {
 
 func (x *EndOverrides_Edit) Reset() {
 	*x = EndOverrides_Edit{}
-	mi := &file_proto_raft_proto_msgTypes[26]
+	mi := &file_proto_raft_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2384,7 @@ func (x *EndOverrides_Edit) String() string {
 func (*EndOverrides_Edit) ProtoMessage() {}
 
 func (x *EndOverrides_Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_raft_proto_msgTypes[26]
+	mi := &file_proto_raft_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2397,7 @@ func (x *EndOverrides_Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndOverrides_Edit.ProtoReflect.Descriptor instead.
 func (*EndOverrides_Edit) Descriptor() ([]byte, []int) {
-	return file_proto_raft_proto_rawDescGZIP(), []int{10, 0}
+	return file_proto_raft_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *EndOverrides_Edit) GetService() *Service {
@@ -2296,7 +2453,7 @@ var File_proto_raft_proto protoreflect.FileDescriptor
 
 const file_proto_raft_proto_rawDesc = "" +
 	"\n" +
-	"\x10proto/raft.proto\x12\vstarling.v1\x1a\x14proto/instance.proto\"\x89\b\n" +
+	"\x10proto/raft.proto\x12\vstarling.v1\x1a\x14proto/instance.proto\"\xcb\b\n" +
 	"\aCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x06R\x05clock\x12\x18\n" +
@@ -2323,7 +2480,8 @@ const file_proto_raft_proto_rawDesc = "" +
 	"removeUser\x121\n" +
 	"\bput_role\x18\x17 \x01(\v2\x14.starling.v1.PutRoleH\x00R\aputRole\x12:\n" +
 	"\vremove_role\x18\x18 \x01(\v2\x17.starling.v1.RemoveRoleH\x00R\n" +
-	"removeRoleB\x04\n" +
+	"removeRole\x12@\n" +
+	"\redit_metadata\x18\x19 \x01(\v2\x19.starling.v1.EditMetadataH\x00R\feditMetadataB\x04\n" +
 	"\x02op\"\xcd\x01\n" +
 	"\x06Result\x12,\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x18.starling.v1.Result.CodeR\x04code\x12\x12\n" +
@@ -2385,7 +2543,7 @@ const file_proto_raft_proto_rawDesc = "" +
 	"\x04user\x18\t \x01(\tR\x04user\x12\x1a\n" +
 	"\bpassword\x18\n" +
 	" \x01(\tR\bpassword\x12\x18\n" +
-	"\acommand\x18\v \x01(\tR\acommand\"\xe6\x02\n" +
+	"\acommand\x18\v \x01(\tR\acommand\"\x83\x03\n" +
 	"\vPutOverride\x12.\n" +
 	"\aservice\x18\x01 \x01(\v2\x14.starling.v1.ServiceR\aservice\x12\x0e\n" +
 	"\x02ip\x18\x02 \x01(\tR\x02ip\x12\x12\n" +
@@ -2398,12 +2556,22 @@ const file_proto_raft_proto_rawDesc = "" +
 	"\bmetadata\x18\t \x03(\tR\bmetadata\x12\x16\n" +
 	"\x06sticky\x18\n" +
 	" \x01(\bR\x06sticky\x12\x1d\n" +
-	"\aevicted\x18\v \x01(\bH\x02R\aevicted\x88\x01\x01B\n" +
+	"\aevicted\x18\v \x01(\bH\x02R\aevicted\x88\x01\x01\x12\x1b\n" +
+	"\tstays_out\x18\f \x01(\bR\bstaysOutB\n" +
 	"\n" +
 	"\b_enabledB\t\n" +
 	"\a_weightB\n" +
 	"\n" +
-	"\b_evicted\"\x85\x02\n" +
+	"\b_evicted\"\xf4\x01\n" +
+	"\fEditMetadata\x12.\n" +
+	"\aservice\x18\x01 \x01(\v2\x14.starling.v1.ServiceR\aservice\x12@\n" +
+	"\tinstances\x18\x02 \x03(\v2\".starling.v1.EditMetadata.InstanceR\tinstances\x12\x10\n" +
+	"\x03set\x18\x03 \x03(\tR\x03set\x12\x16\n" +
+	"\x06remove\x18\x04 \x03(\tR\x06remove\x1aH\n" +
+	"\bInstance\x12\x0e\n" +
+	"\x02ip\x18\x01 \x01(\tR\x02ip\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\"\x85\x02\n" +
 	"\fEndOverrides\x124\n" +
 	"\x05edits\x18\x01 \x03(\v2\x1e.starling.v1.EndOverrides.EditR\x05edits\x1a\xbe\x01\n" +
 	"\x04Edit\x12.\n" +
@@ -2505,38 +2673,40 @@ func file_proto_raft_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_raft_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_proto_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_proto_raft_proto_goTypes = []any{
-	(Result_Code)(0),          // 0: starling.v1.Result.Code
-	(*Command)(nil),           // 1: starling.v1.Command
-	(*Result)(nil),            // 2: starling.v1.Result
-	(*PutInstance)(nil),       // 3: starling.v1.PutInstance
-	(*RemoveInstance)(nil),    // 4: starling.v1.RemoveInstance
-	(*SetHealth)(nil),         // 5: starling.v1.SetHealth
-	(*PutService)(nil),        // 6: starling.v1.PutService
-	(*RemoveService)(nil),     // 7: starling.v1.RemoveService
-	(*PutCluster)(nil),        // 8: starling.v1.PutCluster
-	(*ServiceCluster)(nil),    // 9: starling.v1.ServiceCluster
-	(*PutOverride)(nil),       // 10: starling.v1.PutOverride
-	(*EndOverrides)(nil),      // 11: starling.v1.EndOverrides
-	(*PutNamespace)(nil),      // 12: starling.v1.PutNamespace
-	(*Namespace)(nil),         // 13: starling.v1.Namespace
-	(*RemoveNamespace)(nil),   // 14: starling.v1.RemoveNamespace
-	(*PutSwitch)(nil),         // 15: starling.v1.PutSwitch
-	(*PutUser)(nil),           // 16: starling.v1.PutUser
-	(*RemoveUser)(nil),        // 17: starling.v1.RemoveUser
-	(*PutRole)(nil),           // 18: starling.v1.PutRole
-	(*RemoveRole)(nil),        // 19: starling.v1.RemoveRole
-	(*Row)(nil),               // 20: starling.v1.Row
-	(*InstanceRow)(nil),       // 21: starling.v1.InstanceRow
-	(*ServiceRow)(nil),        // 22: starling.v1.ServiceRow
-	(*OverrideRow)(nil),       // 23: starling.v1.OverrideRow
-	(*DoneRow)(nil),           // 24: starling.v1.DoneRow
-	(*RaftStateResponse)(nil), // 25: starling.v1.RaftStateResponse
-	(*RaftServer)(nil),        // 26: starling.v1.RaftServer
-	(*EndOverrides_Edit)(nil), // 27: starling.v1.EndOverrides.Edit
-	(*Service)(nil),           // 28: starling.v1.Service
-	(*Instance)(nil),          // 29: starling.v1.Instance
+	(Result_Code)(0),              // 0: starling.v1.Result.Code
+	(*Command)(nil),               // 1: starling.v1.Command
+	(*Result)(nil),                // 2: starling.v1.Result
+	(*PutInstance)(nil),           // 3: starling.v1.PutInstance
+	(*RemoveInstance)(nil),        // 4: starling.v1.RemoveInstance
+	(*SetHealth)(nil),             // 5: starling.v1.SetHealth
+	(*PutService)(nil),            // 6: starling.v1.PutService
+	(*RemoveService)(nil),         // 7: starling.v1.RemoveService
+	(*PutCluster)(nil),            // 8: starling.v1.PutCluster
+	(*ServiceCluster)(nil),        // 9: starling.v1.ServiceCluster
+	(*PutOverride)(nil),           // 10: starling.v1.PutOverride
+	(*EditMetadata)(nil),          // 11: starling.v1.EditMetadata
+	(*EndOverrides)(nil),          // 12: starling.v1.EndOverrides
+	(*PutNamespace)(nil),          // 13: starling.v1.PutNamespace
+	(*Namespace)(nil),             // 14: starling.v1.Namespace
+	(*RemoveNamespace)(nil),       // 15: starling.v1.RemoveNamespace
+	(*PutSwitch)(nil),             // 16: starling.v1.PutSwitch
+	(*PutUser)(nil),               // 17: starling.v1.PutUser
+	(*RemoveUser)(nil),            // 18: starling.v1.RemoveUser
+	(*PutRole)(nil),               // 19: starling.v1.PutRole
+	(*RemoveRole)(nil),            // 20: starling.v1.RemoveRole
+	(*Row)(nil),                   // 21: starling.v1.Row
+	(*InstanceRow)(nil),           // 22: starling.v1.InstanceRow
+	(*ServiceRow)(nil),            // 23: starling.v1.ServiceRow
+	(*OverrideRow)(nil),           // 24: starling.v1.OverrideRow
+	(*DoneRow)(nil),               // 25: starling.v1.DoneRow
+	(*RaftStateResponse)(nil),     // 26: starling.v1.RaftStateResponse
+	(*RaftServer)(nil),            // 27: starling.v1.RaftServer
+	(*EditMetadata_Instance)(nil), // 28: starling.v1.EditMetadata.Instance
+	(*EndOverrides_Edit)(nil),     // 29: starling.v1.EndOverrides.Edit
+	(*Service)(nil),               // 30: starling.v1.Service
+	(*Instance)(nil),              // 31: starling.v1.Instance
 }
 var file_proto_raft_proto_depIdxs = []int32{
 	3,  // 0: starling.v1.Command.put_instance:type_name -> starling.v1.PutInstance
@@ -2546,47 +2716,50 @@ var file_proto_raft_proto_depIdxs = []int32{
 	7,  // 4: starling.v1.Command.remove_service:type_name -> starling.v1.RemoveService
 	8,  // 5: starling.v1.Command.put_cluster:type_name -> starling.v1.PutCluster
 	10, // 6: starling.v1.Command.put_override:type_name -> starling.v1.PutOverride
-	11, // 7: starling.v1.Command.end_overrides:type_name -> starling.v1.EndOverrides
-	12, // 8: starling.v1.Command.put_namespace:type_name -> starling.v1.PutNamespace
-	14, // 9: starling.v1.Command.remove_namespace:type_name -> starling.v1.RemoveNamespace
-	15, // 10: starling.v1.Command.put_switch:type_name -> starling.v1.PutSwitch
-	16, // 11: starling.v1.Command.put_user:type_name -> starling.v1.PutUser
-	17, // 12: starling.v1.Command.remove_user:type_name -> starling.v1.RemoveUser
-	18, // 13: starling.v1.Command.put_role:type_name -> starling.v1.PutRole
-	19, // 14: starling.v1.Command.remove_role:type_name -> starling.v1.RemoveRole
-	0,  // 15: starling.v1.Result.code:type_name -> starling.v1.Result.Code
-	28, // 16: starling.v1.PutInstance.service:type_name -> starling.v1.Service
-	29, // 17: starling.v1.PutInstance.instance:type_name -> starling.v1.Instance
-	28, // 18: starling.v1.RemoveInstance.service:type_name -> starling.v1.Service
-	28, // 19: starling.v1.SetHealth.service:type_name -> starling.v1.Service
-	28, // 20: starling.v1.PutService.service:type_name -> starling.v1.Service
-	28, // 21: starling.v1.RemoveService.service:type_name -> starling.v1.Service
-	28, // 22: starling.v1.PutCluster.service:type_name -> starling.v1.Service
-	9,  // 23: starling.v1.PutCluster.cluster:type_name -> starling.v1.ServiceCluster
-	28, // 24: starling.v1.PutOverride.service:type_name -> starling.v1.Service
-	27, // 25: starling.v1.EndOverrides.edits:type_name -> starling.v1.EndOverrides.Edit
-	13, // 26: starling.v1.PutNamespace.namespace:type_name -> starling.v1.Namespace
-	21, // 27: starling.v1.Row.instance:type_name -> starling.v1.InstanceRow
-	22, // 28: starling.v1.Row.service:type_name -> starling.v1.ServiceRow
-	23, // 29: starling.v1.Row.override:type_name -> starling.v1.OverrideRow
-	13, // 30: starling.v1.Row.namespace:type_name -> starling.v1.Namespace
-	15, // 31: starling.v1.Row.switch:type_name -> starling.v1.PutSwitch
-	16, // 32: starling.v1.Row.user:type_name -> starling.v1.PutUser
-	18, // 33: starling.v1.Row.role:type_name -> starling.v1.PutRole
-	24, // 34: starling.v1.Row.done:type_name -> starling.v1.DoneRow
-	28, // 35: starling.v1.InstanceRow.service:type_name -> starling.v1.Service
-	29, // 36: starling.v1.InstanceRow.instance:type_name -> starling.v1.Instance
-	28, // 37: starling.v1.ServiceRow.service:type_name -> starling.v1.Service
-	9,  // 38: starling.v1.ServiceRow.clusters:type_name -> starling.v1.ServiceCluster
-	10, // 39: starling.v1.OverrideRow.edit:type_name -> starling.v1.PutOverride
-	2,  // 40: starling.v1.DoneRow.result:type_name -> starling.v1.Result
-	26, // 41: starling.v1.RaftStateResponse.servers:type_name -> starling.v1.RaftServer
-	28, // 42: starling.v1.EndOverrides.Edit.service:type_name -> starling.v1.Service
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	12, // 7: starling.v1.Command.end_overrides:type_name -> starling.v1.EndOverrides
+	13, // 8: starling.v1.Command.put_namespace:type_name -> starling.v1.PutNamespace
+	15, // 9: starling.v1.Command.remove_namespace:type_name -> starling.v1.RemoveNamespace
+	16, // 10: starling.v1.Command.put_switch:type_name -> starling.v1.PutSwitch
+	17, // 11: starling.v1.Command.put_user:type_name -> starling.v1.PutUser
+	18, // 12: starling.v1.Command.remove_user:type_name -> starling.v1.RemoveUser
+	19, // 13: starling.v1.Command.put_role:type_name -> starling.v1.PutRole
+	20, // 14: starling.v1.Command.remove_role:type_name -> starling.v1.RemoveRole
+	11, // 15: starling.v1.Command.edit_metadata:type_name -> starling.v1.EditMetadata
+	0,  // 16: starling.v1.Result.code:type_name -> starling.v1.Result.Code
+	30, // 17: starling.v1.PutInstance.service:type_name -> starling.v1.Service
+	31, // 18: starling.v1.PutInstance.instance:type_name -> starling.v1.Instance
+	30, // 19: starling.v1.RemoveInstance.service:type_name -> starling.v1.Service
+	30, // 20: starling.v1.SetHealth.service:type_name -> starling.v1.Service
+	30, // 21: starling.v1.PutService.service:type_name -> starling.v1.Service
+	30, // 22: starling.v1.RemoveService.service:type_name -> starling.v1.Service
+	30, // 23: starling.v1.PutCluster.service:type_name -> starling.v1.Service
+	9,  // 24: starling.v1.PutCluster.cluster:type_name -> starling.v1.ServiceCluster
+	30, // 25: starling.v1.PutOverride.service:type_name -> starling.v1.Service
+	30, // 26: starling.v1.EditMetadata.service:type_name -> starling.v1.Service
+	28, // 27: starling.v1.EditMetadata.instances:type_name -> starling.v1.EditMetadata.Instance
+	29, // 28: starling.v1.EndOverrides.edits:type_name -> starling.v1.EndOverrides.Edit
+	14, // 29: starling.v1.PutNamespace.namespace:type_name -> starling.v1.Namespace
+	22, // 30: starling.v1.Row.instance:type_name -> starling.v1.InstanceRow
+	23, // 31: starling.v1.Row.service:type_name -> starling.v1.ServiceRow
+	24, // 32: starling.v1.Row.override:type_name -> starling.v1.OverrideRow
+	14, // 33: starling.v1.Row.namespace:type_name -> starling.v1.Namespace
+	16, // 34: starling.v1.Row.switch:type_name -> starling.v1.PutSwitch
+	17, // 35: starling.v1.Row.user:type_name -> starling.v1.PutUser
+	19, // 36: starling.v1.Row.role:type_name -> starling.v1.PutRole
+	25, // 37: starling.v1.Row.done:type_name -> starling.v1.DoneRow
+	30, // 38: starling.v1.InstanceRow.service:type_name -> starling.v1.Service
+	31, // 39: starling.v1.InstanceRow.instance:type_name -> starling.v1.Instance
+	30, // 40: starling.v1.ServiceRow.service:type_name -> starling.v1.Service
+	9,  // 41: starling.v1.ServiceRow.clusters:type_name -> starling.v1.ServiceCluster
+	10, // 42: starling.v1.OverrideRow.edit:type_name -> starling.v1.PutOverride
+	2,  // 43: starling.v1.DoneRow.result:type_name -> starling.v1.Result
+	27, // 44: starling.v1.RaftStateResponse.servers:type_name -> starling.v1.RaftServer
+	30, // 45: starling.v1.EndOverrides.Edit.service:type_name -> starling.v1.Service
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_proto_raft_proto_init() }
@@ -2611,9 +2784,10 @@ func file_proto_raft_proto_init() {
 		(*Command_RemoveUser)(nil),
 		(*Command_PutRole)(nil),
 		(*Command_RemoveRole)(nil),
+		(*Command_EditMetadata)(nil),
 	}
 	file_proto_raft_proto_msgTypes[9].OneofWrappers = []any{}
-	file_proto_raft_proto_msgTypes[19].OneofWrappers = []any{
+	file_proto_raft_proto_msgTypes[20].OneofWrappers = []any{
 		(*Row_Instance)(nil),
 		(*Row_Service)(nil),
 		(*Row_Override)(nil),
@@ -2629,7 +2803,7 @@ func file_proto_raft_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_raft_proto_rawDesc), len(file_proto_raft_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
