@@ -46,6 +46,7 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 			return invalid(err)
 		}
 		t.setSwitch(op.PutSwitch.GetName(), op.PutSwitch.GetValue())
+		b.switched = true
 		return nil
 	case *pb.Command_PutUser:
 		return t.putUser(op.PutUser)
@@ -386,6 +387,8 @@ type batch struct {
 	changes []registry.Change
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
+
+	switched bool // a switch has been set
 }
 
 type changed struct {

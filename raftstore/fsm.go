@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,10 +37,11 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	damaged    func()        // Restore could not read what it was given; nil: nobody cares
-	warned     time.Time     // of raft's goroutine
-	shown      atomic.Uint64 // index of the last command that readers see the effects of
-	moved      chan struct{} // one token: shown has grown
+	switched   func(map[string]string) // [Options.Switched], or nil
+	damaged    func()                  // Restore could not read what it was given; nil: nobody cares
+	warned     time.Time               // of raft's goroutine
+	shown      atomic.Uint64           // index of the last command that readers see the effects of
+	moved      chan struct{}           // one token: shown has grown
 
 	// order is held while entries are carried out and shown: the library does
 	// that on one goroutine, and carryAhead on another.
@@ -91,6 +93,9 @@ func (f *fsm) carryOut(logs []*raft.Log, results []any) {
 	}
 	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
+	if b.switched {
+		f.tellSwitches()
+	}
 	f.show(newest, index, b.changes)
 }
 
@@ -249,8 +254,17 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	f.tables = next
 	f.mu.Unlock()
+	f.tellSwitches()
 	f.show(next.newest, next.index, changes)
 	return nil
+}
+
+// tellSwitches is called with order held, on the goroutine that changes the
+// tables.
+func (f *fsm) tellSwitches() {
+	if f.switched != nil {
+		f.switched(maps.Clone(f.tables.switches))
+	}
 }
 
 // digest tells of all rows, up to the last command that was applied. Two nodes

@@ -465,6 +465,40 @@ func TestOthers(t *testing.T) {
 	s.check(t)
 }
 
+// Whoever goes by the switches is told all of them when one has changed, and
+// when all may have, and no more often.
+func TestSwitched(t *testing.T) {
+	s := newScript(t)
+	var told []map[string]string
+	s.fsm.switched = func(all map[string]string) { told = append(told, all) }
+	put := func(name, value string) {
+		s.done(&pb.Command{Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: name, Value: value}}})
+	}
+	want := func(all ...map[string]string) {
+		t.Helper()
+		if diff := gocmp.Diff(all, told); diff != "" {
+			t.Error(diff)
+		}
+		told = nil
+	}
+	put("a", "1")
+	put("b", "2")
+	want(map[string]string{"a": "1"}, map[string]string{"a": "1", "b": "2"})
+	s.done(putInstance(nil))
+	s.want(pb.Result_INVALID, "", &pb.Command{Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: ""}}})
+	want()
+	var snapshot bytes.Buffer
+	if err := s.fsm.backup(&snapshot); err != nil {
+		t.Fatal(err)
+	}
+	put("a", "")
+	want(map[string]string{"b": "2"})
+	if err := s.fsm.Restore(io.NopCloser(&snapshot)); err != nil {
+		t.Fatal(err)
+	}
+	want(map[string]string{"a": "1", "b": "2"})
+}
+
 // A command that comes twice, because its sender did not hear of the first, is
 // done once.
 func TestRepeated(t *testing.T) {

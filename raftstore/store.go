@@ -93,6 +93,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.unready.Store(new("it has only just started"))
 	s.hint.Store(new(""))
 	s.fsm = newFSM(o.Projection, o.Clock, o.Logger)
+	s.fsm.switched = o.Switched
 	s.fsm.damaged = func() {
 		if s.log.live.Load() { // else it was there before: nothing is skipped
 			s.snaps.discard()
