@@ -37,6 +37,10 @@ type Options struct {
 	// removed. It returns when the node has handled that this process stood
 	// still, if it did; for that it calls Stalled. Nil: it never stands still.
 	Awake func()
+	// Enabled is the switch healthCheckEnabled (semantics H20): while it is off
+	// nothing becomes unhealthy and nothing goes for lack of beats. Before it is
+	// on again, Anew is to be called. It must not block. Nil: it is on.
+	Enabled func() bool
 	// Interval is the time between two looks for what is overdue (semantics
 	// H7). What is overdue is found at most this much later.
 	Interval time.Duration
@@ -85,7 +89,7 @@ type Beats struct {
 	opts    Options
 	alone   bool // there are no other nodes
 	metrics *metrics
-	floor   atomic.Pointer[time.Time] // deadlines do not start before: the end of the last stall
+	floor   atomic.Pointer[time.Time] // deadlines do not start before: the last Anew
 
 	mu      sync.RWMutex
 	clients map[address]*client
@@ -132,6 +136,9 @@ func NewBeats(opts Options) *Beats {
 	if opts.Awake == nil {
 		opts.Awake = func() {}
 	}
+	if opts.Enabled == nil {
+		opts.Enabled = func() bool { return true }
+	}
 	alone := opts.Owner == nil
 	if alone {
 		opts.Owner = func(string) bool { return true }
@@ -160,9 +167,14 @@ func (b *Beats) Stop() {
 // Stalled tells that this process stood still until now: beats may lie unread
 // in the sockets, and every deadline starts anew. It does not block.
 func (b *Beats) Stalled() {
+	b.Anew()
+	b.metrics.stalls.Inc()
+}
+
+// Anew starts every deadline anew, as of now. It does not block.
+func (b *Beats) Anew() {
 	now := time.Now()
 	b.floor.Store(&now)
-	b.metrics.stalls.Inc()
 }
 
 // Clients counts the HTTP clients.
@@ -465,6 +477,7 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 		}
 		b.opts.Awake()
 		owner := b.opts.Owner(c.registry.ID())
+		enabled := b.opts.Enabled() // before floor, which moves before it is on again
 		floor := *b.floor.Load()
 		c.mu.Lock()
 		if c.gone {
@@ -479,6 +492,9 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 					handedOver++
 				}
 				continue // its beats go there
+			}
+			if !enabled {
+				continue
 			}
 			switch b.judge(now.Sub(later(l.beat, floor)), b.metadata(c, key, l)) {
 			case expired:

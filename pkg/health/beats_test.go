@@ -21,6 +21,7 @@ type fixture struct {
 	registry *registry.Registry
 	metrics  *prometheus.Registry
 	pause    atomic.Int64 // the next visible change takes so long
+	off      atomic.Bool  // the switch healthCheckEnabled
 	stopped  atomic.Int64 // until when this process stands still, nanoseconds since begin; 0: it does not
 }
 
@@ -51,6 +52,7 @@ func newFixture(t testing.TB) *fixture {
 	f.registry = registry.New(ro)
 	o := DefaultOptions()
 	o.Registry, o.Logger, o.Metrics, o.Awake = f.registry, zaptest.NewLogger(t), f.metrics, f.awake
+	o.Enabled = func() bool { return !f.off.Load() }
 	if err := o.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -327,6 +329,58 @@ func TestStall(t *testing.T) {
 		f.want(k, "10.0.0.1:80/DEFAULT! 10.0.0.1:81/DEFAULT!") // 15 s after the stall
 		at(77 * time.Second)
 		f.want(k, "")
+	})
+}
+
+// H20: with the switch off nothing becomes unhealthy and nothing goes for lack
+// of beats. When it is on again, all time-outs start anew.
+func TestBeatsSwitchedOff(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		a, b, c := service("a"), service("b"), service("c")
+		f.register(a, instance(80))
+		f.register(b, instance(81))
+		at(21 * time.Second)
+		f.register(c, instance(82))
+		f.want(a, "10.0.0.1:80/DEFAULT!")
+		f.off.Store(true)
+		f.Beat(b, "10.0.0.1", 81) // beats count all the same
+		at(5 * time.Minute)
+		f.want(a, "10.0.0.1:80/DEFAULT!")
+		f.want(b, "10.0.0.1:81/DEFAULT")
+		f.want(c, "10.0.0.1:82/DEFAULT")
+		f.Anew()
+		f.off.Store(false)
+		at(5*time.Minute + 15*time.Second)
+		f.want(a, "10.0.0.1:80/DEFAULT!")
+		f.want(c, "10.0.0.1:82/DEFAULT")
+		at(5*time.Minute + 21*time.Second)
+		f.want(b, "10.0.0.1:81/DEFAULT!")
+		f.want(c, "10.0.0.1:82/DEFAULT!")
+		at(5*time.Minute + 30*time.Second)
+		f.want(a, "10.0.0.1:80/DEFAULT!")
+		at(5*time.Minute + 36*time.Second)
+		f.want(a, "")
+		f.want(c, "")
+		if n := f.count("stalls_total"); n != 0 {
+			t.Errorf("%v stalls counted", n)
+		}
+	})
+}
+
+// Also if nobody has looked while it was off.
+func TestBeatsSwitchedOffForAMoment(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		k := service("a")
+		f.register(k, instance(80))
+		at(14 * time.Second)
+		f.off.Store(true)
+		time.Sleep(500 * time.Millisecond)
+		f.Anew()
+		f.off.Store(false)
+		at(29 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT")
+		at(31 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT!")
 	})
 }
 

@@ -14,6 +14,9 @@
 // under way are void, and counting begins again: so a node that slept does not
 // expel everybody on waking up (semantics W25, T20).
 //
+// An operator may switch both off (semantics H20). When they are on again, every
+// deadline and all counting starts anew, as after a stall.
+//
 // In a cluster each client is kept by one node, to which the others send its
 // beats; which one changes with the members. A node that gets a beat of a
 // client that it does not have takes the client over with a registration clock

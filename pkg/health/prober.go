@@ -65,8 +65,10 @@ type ProbeOptions struct {
 	// MySQL server has twice as much for each of login and command.
 	Timeout time.Duration
 	// Strikes is how many equal results in a row change what is shown, unless
-	// the first of them says enough (semantics H17).
+	// the first of them says enough (semantics H17). Times is the switch
+	// healthCheckTimes, which comes before it; it must not block. Nil: Strikes.
 	Strikes int
+	Times   func() int
 	// Rate bounds the probes that begin in a second, Concurrency those under
 	// way. With more instances than Interval·Rate, Interval stretches.
 	Rate, Concurrency int
@@ -232,6 +234,9 @@ func NewProber(opts ProbeOptions) *Prober {
 	if opts.Enabled == nil {
 		opts.Enabled = func() bool { return true }
 	}
+	if opts.Times == nil {
+		opts.Times = func() int { return opts.Strikes }
+	}
 	if opts.Awake == nil {
 		opts.Awake = func() {}
 	}
@@ -278,7 +283,11 @@ func (p *Prober) Changed(key registry.ServiceKey) {
 
 // Stalled tells that this process stood still until now. Probes that were
 // under way do not count, and all counting starts anew. It does not block.
-func (p *Prober) Stalled() { p.stalls.Add(1) }
+func (p *Prober) Stalled() { p.Anew() }
+
+// Anew voids the probes under way, and starts all counting anew. It does not
+// block.
+func (p *Prober) Anew() { p.stalls.Add(1) }
 
 // Ask probes an instance once, now, for another node that is about to call it
 // unhealthy. known is false if it is not there or has no health check, and if
@@ -510,7 +519,7 @@ func (p *Prober) judgeLocked(t *target, j job, stands bool) deed {
 		t.stalls, t.tally = j.stalls, 0
 	}
 	var c conclusion
-	t.tally, c = t.tally.after(j.outcome, p.opts.Strikes)
+	t.tally, c = t.tally.after(j.outcome, p.opts.Times())
 	t.slow = j.outcome == timedOut
 	t.urgent = c == undecided && (j.outcome == passed) != t.picture.healthy
 	return t.picture.deed(c, p.opts.Confirm != nil)

@@ -685,6 +685,29 @@ func TestSwitchedOff(t *testing.T) {
 	})
 }
 
+// H17: how many results it takes can be switched while probes go on.
+func TestCheckTimes(t *testing.T) {
+	var times atomic.Int64
+	times.Store(5)
+	probeTest(t, func(o *ProbeOptions) { o.Times = func() int { return int(times.Load()) } }, func(p *probing) {
+		p.persist(80)
+		p.set(80, hangs)
+		for range 4 {
+			p.strike()
+		}
+		p.wantReports("")
+		times.Store(4) // there are as many already, but none is looked at twice
+		p.strike()
+		p.wantReports("80 false")
+		times.Store(2)
+		p.set(80, accepts)
+		p.strike()
+		p.wantReports("80 false")
+		p.strike()
+		p.wantReports("80 false, 80 true")
+	})
+}
+
 // What goes wrong on this node is nobody's fault.
 func TestOwnTrouble(t *testing.T) {
 	probeTest(t, nil, func(p *probing) {
