@@ -281,7 +281,7 @@ func (s *Server) serviceInfo(c *conn, key registry.ServiceKey, f registry.Filter
 	snap, at := s.opts.Registry.Serve(key)
 	content := snap.Encode(f, nacos.EncodeHosts)
 	c.subscriber.Answered(key, snap, content)
-	return nacos.ServiceInfo{Name: key.Name, Group: key.Group, LastRefTime: at, Hosts: content.Bytes}
+	return nacos.ServiceInfo{Name: key.Name, Group: key.Group, LastRefTime: at, CacheMillis: s.opts.CacheMillis(), Hosts: content.Bytes}
 }
 
 // fuzzyWatch starts or ends a watch of which services there are, or compares

@@ -50,6 +50,9 @@ type Options struct {
 	// whether there are others that may become so. Nil:
 	// there are no other nodes, and nobody is ever moved.
 	Redirect func() (ready []Target, others bool)
+	// CacheMillis is what clients are told in the member of that name. It must
+	// not block. Nil: [nacos.CacheMillis].
+	CacheMillis func() int64
 
 	// Awake is called, with no lock held, before a connection is set up, a
 	// request changes something, or anything is removed. It returns when the
@@ -233,6 +236,9 @@ func (o *Options) complete() {
 	never := func() bool { return false }
 	if o.Ready == nil {
 		o.Ready = func() bool { return true }
+	}
+	if o.CacheMillis == nil {
+		o.CacheMillis = func() int64 { return nacos.CacheMillis }
 	}
 	if o.Redirect == nil {
 		o.Redirect = func() ([]Target, bool) { return nil, false }

@@ -687,7 +687,7 @@ func TestAnswers(t *testing.T) {
 		f("InstanceRequest", `{"requestId":"77",`+order+`,"type":"registerInstance","instance":{"ip":"1.1.1.1","port":80,"weight":2.5,"healthy":false,"metadata":{"n":1,"b":true,"z":null,"s":"\u0007é"},"instanceId":null}}`,
 			`InstanceResponse {"resultCode":200,"errorCode":0,"success":true,"requestId":"77","type":"registerInstance"}`)
 		got, _, _ := strings.Cut(c.call("ServiceQueryRequest", `{`+order+`}`), `"lastRefTime"`)
-		want := `QueryServiceResponse {"resultCode":200,"errorCode":0,"success":true,"serviceInfo":{"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[{"instanceId":"1.1.1.1#80#DEFAULT#DEFAULT_GROUP@@order","ip":"1.1.1.1","port":80,"weight":2.5,"healthy":false,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","serviceName":"DEFAULT_GROUP@@order","metadata":{"b":"true","n":"1","s":"\u0007é"},"instanceHeartBeatInterval":5000,"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000}],"reachProtectionThreshold":false,"name":"order","groupName":"DEFAULT_GROUP","clusters":"",`
+		want := `QueryServiceResponse {"resultCode":200,"errorCode":0,"success":true,"serviceInfo":{"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[{"instanceId":"1.1.1.1#80#DEFAULT#DEFAULT_GROUP@@order","ip":"1.1.1.1","port":80,"weight":2.5,"healthy":false,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","serviceName":"DEFAULT_GROUP@@order","metadata":{"b":"true","n":"1","s":"\u0007é"},"instanceHeartBeatInterval":5000,"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000}],"reachProtectionThreshold":false,"name":"order","groupName":"DEFAULT_GROUP","clusters":"",`
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -2,6 +2,7 @@ package nacos
 
 import (
 	"bytes"
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -50,6 +51,7 @@ type ServiceInfo struct {
 	Name, Group string  // Group "" leaves the key out
 	Clusters    *string // the reader's own filter; nil leaves the key out
 	LastRefTime int64   // milliseconds
+	CacheMillis int64   // how long a reader that is not pushed to may rely on it; 0: the constant of that name
 	Hosts       []byte  // from EncodeHosts
 }
 
@@ -65,7 +67,7 @@ func (s *ServiceInfo) AppendJSON(b []byte) []byte {
 // appendRest writes what follows the hosts and closes the object.
 func (s *ServiceInfo) appendRest(b []byte) []byte {
 	if b == nil {
-		b = make([]byte, 0, 96+len(s.Name)+len(s.Group))
+		b = make([]byte, 0, 120+len(s.Name)+len(s.Group))
 	}
 	b = AppendString(append(b, `,"name":`...), s.Name)
 	if s.Group != "" {
@@ -75,6 +77,7 @@ func (s *ServiceInfo) appendRest(b []byte) []byte {
 		b = AppendString(append(b, `,"clusters":`...), *s.Clusters)
 	}
 	b = strconv.AppendInt(append(b, `,"lastRefTime":`...), s.LastRefTime, 10)
+	b = strconv.AppendInt(append(b, `,"cacheMillis":`...), cmp.Or(s.CacheMillis, CacheMillis), 10)
 	return append(b, '}')
 }
 
@@ -86,7 +89,7 @@ func (s *ServiceInfo) appendRest(b []byte) []byte {
 func EncodeHosts(s *registry.Snapshot, f registry.Filter) []byte {
 	hosts, protected := s.Select(f)
 	b := make([]byte, 0, 160+len(hosts)*360)
-	b = append(b, `"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true`+hostsKey...)
+	b = append(b, `"checksum":"","allIPs":false,"allIps":false,"valid":true`+hostsKey...)
 	grouped := s.Service.Grouped()
 	for i, h := range hosts {
 		if i > 0 {

@@ -206,10 +206,10 @@ func TestNotifySubscriberRequest(t *testing.T) {
 	p := NotifySubscriberRequest(ServiceInfo{Name: "s", Group: "g", Clusters: &clusters, LastRefTime: 12345,
 		Hosts: r.Snapshot(key).Encode(registry.Filter{}, EncodeHosts).Bytes}, 7)
 	got := string(p.Body) + string(p.Shared) + string(p.Tail)
-	want := `{"headers":{},"requestId":"7","module":"naming","serviceInfo":{"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[` +
+	want := `{"headers":{},"requestId":"7","module":"naming","serviceInfo":{"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[` +
 		`{"instanceId":"1.1.1.1#80#DEFAULT#g@@s","ip":"1.1.1.1","port":80,"weight":1.0,"healthy":true,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","serviceName":"g@@s",` +
 		`"metadata":{"a":"b","preserved.heart.beat.interval":"1000"},"instanceHeartBeatInterval":1000,"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000}],` +
-		`"reachProtectionThreshold":false,"name":"s","groupName":"g","clusters":"c1,c2","lastRefTime":12345}}`
+		`"reachProtectionThreshold":false,"name":"s","groupName":"g","clusters":"c1,c2","lastRefTime":12345,"cacheMillis":10000}}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -224,7 +224,7 @@ func TestPersistentHost(t *testing.T) {
 	r.Commit([]registry.Change{{Service: key, Instances: []registry.PersistentChange{{InstanceKey: k, Is: &registry.Persistent{Instance: i}}}}})
 	r.Checked(registry.Check{Service: key, InstanceKey: k, Healthy: true, Made: 1})
 	got := string(EncodeHosts(r.Snapshot(key), registry.Filter{}))
-	want := `"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[{"instanceId":"1.1.1.1#80#DEFAULT#g@@s","ip":"1.1.1.1","port":80,` +
+	want := `"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[{"instanceId":"1.1.1.1#80#DEFAULT#g@@s","ip":"1.1.1.1","port":80,` +
 		`"weight":2.0,"healthy":true,"enabled":true,"ephemeral":false,"clusterName":"DEFAULT","serviceName":"g@@s","metadata":{"a":"1"},"instanceHeartBeatInterval":5000,` +
 		`"instanceHeartBeatTimeOut":15000,"ipDeleteTimeout":30000}],"reachProtectionThreshold":false`
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -53,8 +53,11 @@ type Options struct {
 	// MaxPerSubscriber bounds the services and patterns that one connection
 	// follows; 0: no bound.
 	MaxPerSubscriber int
-	Logger           *zap.Logger
-	Metrics          prometheus.Registerer
+	// CacheMillis is what clients are told in the member of that name. It must
+	// not block. Nil: [nacos.CacheMillis].
+	CacheMillis func() int64
+	Logger      *zap.Logger
+	Metrics     prometheus.Registerer
 }
 
 // DefaultOptions are those of design §7, and Nacos' limits. Source, Logger and Metrics are the
@@ -69,9 +72,11 @@ type Engine struct {
 	opts    Options
 	metrics *metrics
 	ids     atomic.Uint64 // request ids; unique in the process, so on every connection
+	held    atomic.Bool   // nothing is pushed at the moment
 
 	shards  [8]shard
 	watches watchIndex
+	results results
 
 	mu          sync.Mutex
 	subscribers map[*Subscriber]struct{}
@@ -146,6 +151,9 @@ func (f *fanout) duration() time.Duration {
 
 // New makes an engine that does nothing before Start.
 func New(opts Options) *Engine {
+	if opts.CacheMillis == nil {
+		opts.CacheMillis = func() int64 { return nacos.CacheMillis }
+	}
 	e := &Engine{opts: opts, subscribers: map[*Subscriber]struct{}{}}
 	e.watches.patterns = map[nacos.Pattern]map[*watch]struct{}{}
 	e.metrics = newMetrics(opts.Metrics, e)
@@ -188,6 +196,28 @@ func (e *Engine) Stop() {
 	defer e.mu.Unlock()
 	for s := range e.subscribers {
 		s.stopTimers()
+	}
+}
+
+// Hold keeps back everything that would be pushed, the first push of a
+// subscription and what watches have to tell included, as Nacos does while its
+// switch pushEnabled is off (semantics E20). Answers stay fresh. What is kept
+// back is marks, not messages: when Hold(false) ends it, each client gets the
+// newest picture of what has changed for it.
+func (e *Engine) Hold(on bool) {
+	if e.held.Swap(on) == on || on {
+		return
+	}
+	e.mu.Lock()
+	subs := make([]*Subscriber, 0, len(e.subscribers))
+	for s := range e.subscribers {
+		subs = append(subs, s)
+	}
+	e.mu.Unlock()
+	for _, s := range subs {
+		if s.Pending() {
+			s.conn.Wake()
+		}
 	}
 }
 
@@ -374,6 +404,7 @@ func (e *Engine) ackLoop(ctx context.Context) {
 			// taken for the clients'.
 			if s.silent(last, e.opts.AckTimeout) {
 				e.metrics.dropped.Inc()
+				e.results.add(false, -1)
 				s.conn.Drop(registry.CauseNoAck)
 			}
 		}

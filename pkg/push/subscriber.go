@@ -292,6 +292,9 @@ func (s *Subscriber) offer(sub *subscription, o offer) {
 
 // Pending reports whether Next may have something.
 func (s *Subscriber) Pending() bool {
+	if s.engine.held.Load() {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.dirty)+len(s.watchQueue) > 0
@@ -302,6 +305,9 @@ func (s *Subscriber) Pending() bool {
 // Sent is to be called before the next Next.
 func (s *Subscriber) Next() *nacos.Payload {
 	for {
+		if s.engine.held.Load() {
+			return nil // Hold wakes the sender
+		}
 		s.mu.Lock()
 		if len(s.dirty) == 0 {
 			s.dirty = nil // let a burst's backing array go
@@ -352,7 +358,7 @@ func (s *Subscriber) Next() *nacos.Payload {
 		}
 		s.sending.fanout, s.sending.marked = f, marked
 		return nacos.NotifySubscriberRequest(nacos.ServiceInfo{
-			Name: sub.key.Name, Group: sub.key.Group, Clusters: &filter.Clusters, LastRefTime: at, Hosts: enc.Bytes,
+			Name: sub.key.Name, Group: sub.key.Group, Clusters: &filter.Clusters, LastRefTime: at, CacheMillis: s.engine.opts.CacheMillis(), Hosts: enc.Bytes,
 		}, id)
 	}
 }
@@ -420,7 +426,9 @@ func (s *subscription) settleLocked(id uint64, ok bool) (wake bool) {
 			continue
 		}
 		s.out = slices.Delete(s.out, 0, i+1)
-		e.metrics.sendToAck.Observe(time.Since(o.at).Seconds())
+		cost := time.Since(o.at)
+		e.metrics.sendToAck.Observe(cost.Seconds())
+		e.results.add(ok, cost)
 		if ok {
 			s.acked, s.ackedTime = max(s.acked, o.version), max(s.ackedTime, o.lastRefTime)
 		}
