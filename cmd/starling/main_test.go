@@ -532,7 +532,7 @@ func TestLogLevel(t *testing.T) {
 	f := func(level string, want int) {
 		t.Helper()
 		var w terminal
-		l := newLogger(&w, level, "json")
+		l, _ := newLogger(&w, level, "json")
 		l.Debug("d")
 		l.Info("i")
 		l.Warn("w")

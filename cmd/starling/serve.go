@@ -92,8 +92,8 @@ func serve(ctx context.Context, p *process, s *settings) error {
 		debug.SetGCPercent(200)
 	}
 	opts := s.opts
-	logger := newLogger(p.stderr, s.logLevel, s.logFormat)
-	opts.Logger = logger
+	logger, level := newLogger(p.stderr, s.logLevel, s.logFormat)
+	opts.Logger, opts.SetLogLevel = logger, level.SetLevel
 	if len(s.strange) > 0 {
 		logger.Warn("environment variables that name no setting are ignored", zap.Strings("variables", s.strange))
 	}
@@ -190,7 +190,8 @@ Stop it with Ctrl-C.
 `, opts.Version, opts.Name, opts.DataDir, at(opts.Port), at(opts.GRPCPort))
 }
 
-func newLogger(w io.Writer, level, format string) *zap.Logger {
+// newLogger makes a logger whose level may be changed.
+func newLogger(w io.Writer, level, format string) (*zap.Logger, zap.AtomicLevel) {
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.ISO8601TimeEncoder
 	config.EncodeDuration = zapcore.StringDurationEncoder
@@ -199,11 +200,11 @@ func newLogger(w io.Writer, level, format string) *zap.Logger {
 		config.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(config)
 	}
-	l, err := zapcore.ParseLevel(level)
+	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
 		panic("BUG: --log-level was checked: " + err.Error())
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l), zap.AddStacktrace(zapcore.DPanicLevel))
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), l), zap.AddStacktrace(zapcore.DPanicLevel)), l
 }
 
 func isTerminal(w io.Writer) bool {

@@ -76,6 +76,19 @@ var endpoints = []endpoint{
 	{"GET /v1/ns/health/checkers", "", "", "", 200, nil},
 	{"/v1/ns/health/server", "", "", "", 200, nil},
 
+	{"GET /v1/ns/operator/metrics", "", "", "onlyStatus:healthyOnly", 200, nil},
+	{"GET /v1/ns/ops/metrics", "onlyStatus=false", "", "onlyStatus:healthyOnly", 200, nil},
+	{"GET /v1/ns/operator/switches", "", "", "", 200, nil},
+	{"GET /v1/ns/ops/switches", "", "", "", 200, nil},
+	{"PUT /v1/ns/operator/switches", "entry=clientBeatInterval&value=5000", "entry value", "value:millis", 200, nil},
+	{"PUT /v1/ns/ops/switches", "entry=check&value=true&debug=true", "entry value", "value:bool", 200, nil},
+	{"/v1/ns/operator/push/state", "", "", "detail:healthyOnly reset:healthyOnly", 200, nil},
+	{"/v1/ns/ops/push/state", "detail=true", "", "detail:healthyOnly reset:healthyOnly", 200, nil},
+	{"GET /v1/ns/operator/distro/client", "ip=10.1.1.1&port=80", "ip port", "ip port", 200, nil},
+	{"GET /v1/ns/ops/distro/client", "ip=10.1.1.1&port=80", "ip port", "ip port", 200, nil},
+	{"PUT /v1/ns/operator/log", "logName=naming-main&logLevel=INFO", "logName logLevel", "logLevel", 200, nil},
+	{"PUT /v1/ns/ops/log", "logName=naming-main&logLevel=INFO", "logName logLevel", "logLevel", 200, nil},
+
 	{"POST /v2/ns/instance", atA, "serviceName ip port", described, 200, nil},
 	{"DELETE /v2/ns/instance", atA, "serviceName ip port", ofInstance + " ephemeral", 200, nil},
 	{"PUT /v2/ns/instance", atA, "serviceName ip port", described, 400, nil},
@@ -102,6 +115,13 @@ var endpoints = []endpoint{
 	{"GET /v2/ns/client/service/subscriber/list", "serviceName=a", "serviceName", ofService + " ip port ephemeral", 200, nil},
 	{"PUT /v2/ns/health", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
 	{"PUT /v2/ns/health/instance", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
+
+	{"GET /v2/ns/operator/metrics", "", "", "onlyStatus:healthyOnly", 200, nil},
+	{"GET /v2/ns/ops/metrics", "onlyStatus=false", "", "onlyStatus:healthyOnly", 200, nil},
+	{"GET /v2/ns/operator/switches", "", "", "", 200, nil},
+	{"GET /v2/ns/ops/switches", "", "", "", 200, nil},
+	{"PUT /v2/ns/operator/switches", "entry=tcpHealthParams&value={\"max\":5000,\"min\":1000,\"factor\":0.75}", "entry value", "value:health debug:healthyOnly", 200, nil},
+	{"PUT /v2/ns/ops/switches", "entry=overriddenServerStatus&value=UP", "entry value", "value:status debug:healthyOnly", 200, nil},
 
 	{"POST /v3/client/ns/instance", atA, "serviceName ip port", described + " heartBeat", 200, nil},
 	{"DELETE /v3/client/ns/instance", atA, "serviceName ip port", ofInstance + " ephemeral", 200, nil},
@@ -136,10 +156,16 @@ var endpoints = []endpoint{
 		"serviceName clusterName checkPort useInstancePort4Check healthChecker", ofService + " clusterName checkPort:port healthChecker metadata useInstancePort4Check:healthy", 400, nil},
 	{"PUT /v3/admin/ns/health/instance", atP + "&healthy=true", "serviceName ip port healthy", ofInstance + " healthy", 400, nil},
 	{"GET /v3/admin/ns/health/checkers", "", "", "", 200, nil},
+
+	{"GET /v3/admin/ns/ops/metrics", "", "", "onlyStatus:healthyOnly", 200, nil},
+	{"GET /v3/admin/ns/ops/switches", "", "", "", 200, nil},
+	{"PUT /v3/admin/ns/ops/switches", "entry=limitedUrlMap&value=/a:418", "entry value", "value:urls debug:healthyOnly", 200, nil},
+	{"PUT /v3/admin/ns/ops/log", "logName=naming-main&logLevel=INFO", "logName logLevel", "logLevel", 200, nil},
+	{"GET /v3/admin/ns/client/distro", "ip=10.1.1.1&port=80", "ip port", "ip port", 200, nil},
 }
 
 // covered are the paths that must have a row.
-var covered = regexp.MustCompile(`^/v[123]/(client/|admin/)?ns/(instance|service|client|catalog|cluster|health|api)(/|$)`)
+var covered = regexp.MustCompile(`^/v[123]/(client/|admin/)?ns/(instance|service|client|catalog|cluster|health|api|operator|ops)(/|$)`)
 
 // badValues of a parameter in a version.
 func badValues(param string, v version) []string {
@@ -193,6 +219,18 @@ func badValues(param string, v version) []string {
 		bad = []string{"{bad", "[]", `{"type":"x"}`, `{"type":"label","expression":"x"}`}
 	case "healthChecker":
 		bad = []string{"{bad", "[]", "null", `{"type":"PING"}`, `{"type":"HTTP","expectedResponseCode":"x"}`}
+	case "millis":
+		bad = []string{"x", "-1", "1e4", "5000.0", "99999999999999999999", long(3000), long(17000)}
+	case "bool":
+		bad = []string{"yes", "1", "off", "\x00"}
+	case "status":
+		bad = []string{"up", "SIDEWAYS", "UP,DOWN"}
+	case "health":
+		bad = []string{"{bad", "[]", "null", "{}", `{"max":5000,"min":1000,"factor":2}`, `{"max":5000,"min":1,"factor":0.5}`, `{"max":"x"}`}
+	case "urls":
+		bad = []string{"/a", ":418", "/a:x", "/a:-1", "/a:418,,/b:1", long(17000)}
+	case "logLevel":
+		bad = []string{"loud", "INFO,DEBUG", "5"}
 	case "expr":
 		bad = []string{"(", "(?=a)", long(257), "(.{30}){30}"}
 	default:

@@ -73,7 +73,7 @@ func (s *Server) takeBeat(c *call, key registry.ServiceKey, at registry.Instance
 			return err
 		}
 	}
-	return c.bare(nacos.BeatAnswer(s.interval(key, inst), code))
+	return c.bare(nacos.BeatAnswer(s.interval(key, inst), code, s.switches().LightBeatEnabled))
 }
 
 func parseBeat(body string) (*nacos.Beat, error) {
@@ -105,12 +105,13 @@ func parseBeat(body string) (*nacos.Beat, error) {
 // interval is the period that the client is to keep, in milliseconds. An
 // operator's override of the metadata comes first (semantics H9).
 func (s *Server) interval(key registry.ServiceKey, inst *registry.Instance) int64 {
+	usual := s.switches().ClientBeatInterval
 	if inst == nil {
-		return nacos.DefaultBeatInterval
+		return usual
 	}
 	md := inst.Metadata
 	if shown, ok := s.opts.Registry.Snapshot(key).Find(inst.InstanceKey); ok {
 		md = shown.Metadata
 	}
-	return nacos.MetadataMillis(md, nacos.KeyBeatInterval, nacos.DefaultBeatInterval)
+	return nacos.MetadataMillis(md, nacos.KeyBeatInterval, usual)
 }

@@ -60,10 +60,10 @@ func (s *Server) domain(c *call) error {
 		return errMissing("dom")
 	}
 	c.params["serviceName"] = c.params["dom"]
-	key, f, err := c.asked()
+	key, f, err := s.asked(c)
 	if err != nil {
 		return err
 	}
 	snap, lastRefTime := s.opts.Registry.Serve(key)
-	return c.answer(nacos.AppendDomain(nil, snap, f, lastRefTime))
+	return c.answer(nacos.AppendDomain(nil, snap, f, lastRefTime, s.switches().PushCacheMillis))
 }

@@ -9,7 +9,7 @@
 //
 // A request takes: route table ([New] in server.go), readiness and parameters
 // (params.go), handler (by what it is about: instance.go, beat.go, service.go,
-// cluster.go, health.go, operator.go; core.go, probes.go and namespace.go for the
+// cluster.go, health.go, operator.go, switches.go; core.go, probes.go and namespace.go for the
 // cluster itself; account.go and login.go; discovery.go). One handler serves all versions
 // of a path; a version is a row of the route table, and what is put around
 // parameters and answers (call.go). A handler writes its success itself and

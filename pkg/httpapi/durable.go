@@ -38,6 +38,9 @@ type Durable interface {
 	// PutCluster describes a cluster; persistent is the kind of the service if
 	// nobody has described that yet.
 	PutCluster(ctx context.Context, key registry.ServiceKey, c *registry.ClusterMeta, persistent bool) error
+
+	// PutSwitch sets a switch; see [nacos.ParseSwitch].
+	PutSwitch(ctx context.Context, name, value string) error
 }
 
 // A Refusal is why the log has not taken a write.

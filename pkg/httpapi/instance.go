@@ -17,7 +17,7 @@ import (
 // register serves POST instance (http-api §5.1). An ephemeral instance is
 // kept by the node that keeps its client, a persistent one by the log.
 func (s *Server) register(c *call) error {
-	inst, key, ephemeral, err := c.published()
+	inst, key, ephemeral, err := s.wholeInstance(c)
 	if err != nil {
 		return err
 	}
@@ -84,15 +84,18 @@ func (s *Server) registerOrRenew(c *call) error {
 	})
 }
 
-// published reads a whole instance, with the defaults of http-api §5.1, and
+// wholeInstance reads a whole instance, with the defaults of http-api §5.1, and
 // its kind.
-func (c *call) published() (_ *registry.Instance, key registry.ServiceKey, ephemeral bool, err error) {
+func (s *Server) wholeInstance(c *call) (_ *registry.Instance, key registry.ServiceKey, ephemeral bool, err error) {
 	key, at, err := c.instance()
 	if err != nil {
 		return nil, key, false, err
 	}
 	a, err := c.attributes()
 	if err != nil {
+		return nil, key, false, err
+	}
+	if ephemeral, err = s.ephemeral(c); err != nil {
 		return nil, key, false, err
 	}
 	inst := &nacos.Instance{IP: at.IP, Port: at.Port, ClusterName: at.Cluster, Weight: 1, Enabled: true, Healthy: true, Metadata: a.metadata}
@@ -106,7 +109,17 @@ func (c *call) published() (_ *registry.Instance, key registry.ServiceKey, ephem
 		inst.Healthy = *a.healthy
 	}
 	out, err := publishable(inst, key)
-	return out, key, a.isEphemeral(), err
+	return out, key, ephemeral, err
+}
+
+// ephemeral tells what kind of instance a request is about: by the switch
+// defaultInstanceEphemeral, if it does not say so itself. That is decided once,
+// whichever node carries it out.
+func (s *Server) ephemeral(c *call) (bool, error) {
+	if c.get("ephemeral") == "" {
+		c.params["ephemeral"] = strconv.FormatBool(s.switches().DefaultEphemeral)
+	}
+	return c.flag(true, "ephemeral")
 }
 
 // publishable is what handlers ask of an instance beyond the parameter check.
@@ -129,7 +142,7 @@ func publishable(i *nacos.Instance, key registry.ServiceKey) (*registry.Instance
 // need not be there, the service must. The kind does not matter (golden
 // scenario 15).
 func (s *Server) update(c *call) error {
-	inst, key, ephemeral, err := c.published()
+	inst, key, ephemeral, err := s.wholeInstance(c)
 	if err != nil {
 		return err
 	}
@@ -204,7 +217,7 @@ func (s *Server) deregister(c *call) error {
 	if err != nil {
 		return err
 	}
-	ephemeral, err := c.flag(true, "ephemeral")
+	ephemeral, err := s.ephemeral(c)
 	if err != nil {
 		return err
 	}
@@ -312,20 +325,20 @@ func (s *Server) statuses(c *call) error {
 
 // list serves GET instance/list of v1 and v2 (http-api §5.6, §7.1).
 func (s *Server) list(c *call) error {
-	key, f, err := c.asked()
+	key, f, err := s.asked(c)
 	if err != nil {
 		return err
 	}
 	snap, lastRefTime := s.opts.Registry.Serve(key)
 	info := nacos.ServiceInfo{
-		Name: key.Grouped(), Group: key.Group, Clusters: &f.Clusters, LastRefTime: lastRefTime,
+		Name: key.Grouped(), Group: key.Group, Clusters: &f.Clusters, LastRefTime: lastRefTime, CacheMillis: s.switches().PushCacheMillis,
 		Hosts: snap.Encode(f, nacos.EncodeHosts).Bytes,
 	}
 	return c.answer(info.Chunks())
 }
 
 // asked reads what a list of v1 or v2 is asked for.
-func (c *call) asked() (key registry.ServiceKey, f registry.Filter, err error) {
+func (s *Server) asked(c *call) (key registry.ServiceKey, f registry.Filter, err error) {
 	if key, err = c.service(); err != nil {
 		return
 	}
@@ -346,7 +359,7 @@ func (c *call) asked() (key registry.ServiceKey, f registry.Filter, err error) {
 			return key, f, errNumber(udp)
 		}
 		if port > 0 {
-			c.w.Header().Set(pushHeader, pollInstead)
+			c.w.Header().Set(pushHeader, fmt.Sprintf("none; poll every %d s", s.switches().PushCacheMillis/1000))
 		}
 	}
 	f.HealthyOnly, err = c.healthyOnly()
@@ -356,8 +369,6 @@ func (c *call) asked() (key registry.ServiceKey, f registry.Filter, err error) {
 // A client of 1.x that asks for a push over UDP is told that there is none. It
 // polls in any case, as often as cacheMillis says (cases C24).
 const pushHeader = "Starling-Push"
-
-var pollInstead = fmt.Sprintf("none; poll every %d s", nacos.CacheMillis/1000)
 
 // healthyOnly is true in v1 for that word alone: Python and C# write it True.
 func (c *call) healthyOnly() (bool, error) {

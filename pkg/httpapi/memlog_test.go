@@ -24,6 +24,7 @@ type memLog struct {
 	services  map[registry.ServiceKey]*registry.ServiceMeta
 	instances map[registry.ServiceKey]map[string]*registry.Persistent // by ip:port
 	edits     map[registry.ServiceKey]map[registry.InstanceKey]registry.Override
+	switches  map[string]string
 }
 
 func newMemLog(clock *registry.Clock) *memLog {
@@ -188,6 +189,20 @@ func (m *memLog) EditMetadata(ctx context.Context, key registry.ServiceKey, at [
 			return err
 		}
 	}
+	return nil
+}
+
+func (m *memLog) PutSwitch(_ context.Context, name, value string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.writes++
+	if m.broken != nil {
+		return m.broken
+	}
+	if m.switches == nil {
+		m.switches = map[string]string{}
+	}
+	m.switches[name] = value
 	return nil
 }
 

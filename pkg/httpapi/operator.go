@@ -10,6 +10,10 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/starling-registry/starling/pkg/nacos"
 )
 
 // Counts are what operator/metrics tells beyond the registry's own.
@@ -17,11 +21,23 @@ type Counts struct {
 	Subscribers, Connections, BeatClients int
 }
 
+// A Machine is how the machine is. Negative is not known, as Java puts it.
+type Machine struct {
+	CPU  float64 `json:"cpu"`  // busy share, from 0 to 1
+	Load float64 `json:"load"` // average of a minute
+	Mem  float64 `json:"mem"`  // used share, from 0 to 1
+}
+
 // operatorMetrics serves GET operator/metrics: for SDKs a question whether the
 // server is up (http-api §5.12). A node that is not ready does not get here.
 func (s *Server) operatorMetrics(c *call) error {
-	if only := c.get("onlyStatus"); only == "" || strings.EqualFold(only, "true") {
-		return c.bare([]byte(`{"status":"UP"}`))
+	only, err := c.onlyStatus()
+	if err != nil {
+		return err
+	}
+	status := s.switches().Status()
+	if only {
+		return c.answer(append(nacos.AppendString([]byte(`{"status":`), status), '}'))
 	}
 	var n Counts
 	if s.opts.Counts != nil {
@@ -30,25 +46,106 @@ func (s *Server) operatorMetrics(c *call) error {
 	stats := s.opts.Registry.Stats()
 	persistent := int(stats.PersistentInstances) // in several services: several clients
 	clients := n.Connections + n.BeatClients + persistent
-	b, err := json.Marshal(struct {
-		Status               string  `json:"status"`
-		Services             int64   `json:"serviceCount"`
-		Instances            int64   `json:"instanceCount"`
-		Subscribers          int     `json:"subscribeCount"`
-		ResponsibleInstances int64   `json:"responsibleInstanceCount"`
-		Clients              int     `json:"clientCount"`
-		Connections          int     `json:"connectionBasedClientCount"`
-		BeatClients          int     `json:"ephemeralIpPortClientCount"`
-		PersistentClients    int     `json:"persistentIpPortClientCount"`
-		ResponsibleClients   int     `json:"responsibleClientCount"`
-		CPU                  float64 `json:"cpu"` // negative: not available, as Java puts it
-		Load                 float64 `json:"load"`
-		Mem                  float64 `json:"mem"`
-	}{"UP", stats.Services, stats.Instances, n.Subscribers, stats.Instances, clients, n.Connections, n.BeatClients, persistent, clients, -1, -1, -1})
+	m := struct {
+		Status               string `json:"status"`
+		Services             int64  `json:"serviceCount"`
+		Instances            int64  `json:"instanceCount"`
+		Subscribers          int    `json:"subscribeCount"`
+		ResponsibleInstances *int64 `json:"responsibleInstanceCount,omitempty"` // v1 only
+		Clients              int    `json:"clientCount"`
+		Connections          int    `json:"connectionBasedClientCount"`
+		BeatClients          int    `json:"ephemeralIpPortClientCount"`
+		PersistentClients    int    `json:"persistentIpPortClientCount"`
+		ResponsibleClients   int    `json:"responsibleClientCount"`
+		*Machine                    // not in v3
+	}{status, stats.Services, stats.Instances, n.Subscribers, nil, clients, n.Connections, n.BeatClients, persistent, clients, nil}
+	if c.version == v1 {
+		m.ResponsibleInstances = &stats.Instances
+	}
+	if c.version != v3 {
+		m.Machine = &Machine{-1, -1, -1}
+		if s.opts.Machine != nil {
+			*m.Machine = s.opts.Machine()
+		}
+	}
+	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return c.bare(b)
+	return c.answer(b)
+}
+
+// onlyStatus is true if nothing is said. In v1 it is false for any other word
+// than true: Python and C# write it True.
+func (c *call) onlyStatus() (bool, error) {
+	if only := c.get("onlyStatus"); c.version == v1 {
+		return only == "" || strings.EqualFold(only, "true"), nil
+	}
+	return c.flag(true, "onlyStatus")
+}
+
+// pushState serves operator/push/state, with any method.
+func (s *Server) pushState(c *call) error {
+	detail, err := c.flag(false, "detail")
+	if err != nil {
+		return err
+	}
+	reset, err := c.flag(false, "reset")
+	if err != nil {
+		return err
+	}
+	p := nacos.PushState{MeanCost: -1, MaxCost: -1}
+	if s.opts.Pushes != nil {
+		p = s.opts.Pushes(reset)
+	}
+	return c.answer(p.AppendJSON(nil, detail, reset))
+}
+
+// responsible serves GET distro/client: which node keeps an HTTP client.
+func (s *Server) responsible(c *call) error {
+	ip := c.raw("ip")
+	port, err := checkAddress(ip, c.raw("port"))
+	switch {
+	case err != nil:
+		return err
+	case ip == "":
+		return errMissingDeclared("ip")
+	case c.raw("port") == "":
+		return errMissingDeclared("port")
+	}
+	server := ""
+	if s.opts.Responsible != nil {
+		server = s.opts.Responsible(nacos.BeatClientID(ip, port))
+	}
+	return c.answer(append(nacos.AppendString([]byte(`{"responsibleServer":`), server), '}'))
+}
+
+// setLogLevel serves PUT operator/log. This server has one level for all of its
+// log: the name is taken as Nacos takes one that it does not know.
+func (s *Server) setLogLevel(c *call) error {
+	for _, param := range []string{"logName", "logLevel"} {
+		if c.get(param) == "" {
+			return errMissingDeclared(param)
+		}
+	}
+	return s.changeLogLevel(c, c.get("logName"), c.get("logLevel"))
+}
+
+// logLevels are those of Nacos.
+var logLevels = map[string]zapcore.Level{"ALL": zap.DebugLevel, "TRACE": zap.DebugLevel, "DEBUG": zap.DebugLevel, "INFO": zap.InfoLevel,
+	"WARN": zap.WarnLevel, "ERROR": zap.ErrorLevel, "OFF": zap.FatalLevel}
+
+func (s *Server) changeLogLevel(c *call, name, level string) error {
+	to, known := logLevels[strings.ToUpper(level)]
+	switch {
+	case !known:
+		return errLogLevel(level)
+	case s.opts.SetLogLevel == nil:
+		return errNoLogLevel
+	}
+	s.log.Info("an operator changes the log level of this node", zap.String("logName", clip(name)), zap.Stringer("level", to), zap.String("remote", c.r.RemoteAddr))
+	s.opts.SetLogLevel(to)
+	return c.ok()
 }
 
 func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {

@@ -2,10 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -25,9 +27,32 @@ func TestOperatorMetrics(t *testing.T) { // golden scenario 18
 		{"GET operator/metrics?onlyStatus=false", "", "", 200, js, `{"status":"UP","serviceCount":2,"instanceCount":2,"subscribeCount":3,
 			"responsibleInstanceCount":2,"clientCount":4,"connectionBasedClientCount":2,"ephemeralIpPortClientCount":1,
 			"persistentIpPortClientCount":1,"responsibleClientCount":4,"cpu":-1,"load":-1,"mem":-1}`},
+		{"GET operator/metrics?onlyStatus=True", "", "", 200, js, `{"status":"UP"}`},
+		{"GET operator/metrics?onlyStatus=1", "", "", 200, js, fullMetrics(1, `"responsibleInstanceCount":2,"cpu":-1,"load":-1,"mem":-1`)},
+		{"GET /v2/ns/operator/metrics", "", "", 200, js, result(0, "success", `{"status":"UP"}`)},
+		{"GET /v2/ns/ops/metrics?onlyStatus=false", "", "", 200, js, result(0, "success", fullMetrics(1, `"cpu":-1,"load":-1,"mem":-1`))},
+		{"GET /v3/admin/ns/ops/metrics", "", "", 200, js, result(0, "success", `{"status":"UP"}`)},
+		{"GET /v3/admin/ns/ops/metrics?onlyStatus=0", "", "", 200, js, result(0, "success", fullMetrics(1, ""))},
+		failed("GET /v3/admin/ns/ops/metrics?onlyStatus=x", "", 20002, "parameter validate error", "Param 'onlyStatus' is illegal, it should be true or false: x"),
 		{"GET operator/servers", "", "", 501, js, springError(501, "Not Implemented", "no such api:GET:/nacos/v1/ns/operator/servers", "/nacos/v1/ns/operator/servers")},
 		{"GET raft/leader", "", "", 501, js, springError(501, "Not Implemented", "no such api:GET:/nacos/v1/ns/raft/leader", "/nacos/v1/ns/raft/leader")},
 	})
+}
+
+// fullMetrics are the members that all versions have, and more.
+func fullMetrics(persistent int, more string) string {
+	if more != "" {
+		more = "," + more
+	}
+	return fmt.Sprintf(`{"status":"UP","serviceCount":2,"instanceCount":2,"subscribeCount":3,"clientCount":4,"connectionBasedClientCount":2,
+		"ephemeralIpPortClientCount":1,"persistentIpPortClientCount":%d,"responsibleClientCount":4%s}`, persistent, more)
+}
+
+func TestMachine(t *testing.T) {
+	f := newFixture(t, func(o *Options) { o.Machine = func() Machine { return Machine{CPU: 0.5, Load: 1.5, Mem: 0.25} } })
+	if w := f.do("GET", "/nacos/v1/ns/operator/metrics?onlyStatus=false", ""); !strings.HasSuffix(w.Body.String(), `"cpu":0.5,"load":1.5,"mem":0.25}`) {
+		t.Errorf("%s", w.Body)
+	}
 }
 
 func TestProfiles(t *testing.T) {

@@ -291,11 +291,8 @@ func checkAddress(ip, port string) (int, error) {
 type attributes struct {
 	weight           *float64
 	enabled, healthy *bool
-	ephemeral        *bool
 	metadata         nacos.Metadata
 }
-
-func (a *attributes) isEphemeral() bool { return a.ephemeral == nil || *a.ephemeral }
 
 func (c *call) attributes() (attributes, error) {
 	var a attributes
@@ -319,7 +316,7 @@ func (c *call) attributes() (attributes, error) {
 	if a.healthy, err = c.optional("healthy"); err != nil {
 		return a, err
 	}
-	a.ephemeral, err = c.optional("ephemeral")
+	_, err = c.optional("ephemeral") // whoever it matters to reads it
 	return a, err
 }
 

@@ -75,6 +75,16 @@ func (s *Server) routes() []route {
 		// v1: the server, for clients and operators.
 		{"GET", "/v1/ns/operator/metrics", s.operatorMetrics, 0},
 		{"GET", "/v1/ns/ops/metrics", s.operatorMetrics, 0},
+		{"GET", "/v1/ns/operator/switches", s.showSwitches, 0},
+		{"GET", "/v1/ns/ops/switches", s.showSwitches, 0},
+		{"PUT", "/v1/ns/operator/switches", s.setSwitch, 0},
+		{"PUT", "/v1/ns/ops/switches", s.setSwitch, 0},
+		{"", "/v1/ns/operator/push/state", s.pushState, 0},
+		{"", "/v1/ns/ops/push/state", s.pushState, 0},
+		{"GET", "/v1/ns/operator/distro/client", s.responsible, 0},
+		{"GET", "/v1/ns/ops/distro/client", s.responsible, 0},
+		{"PUT", "/v1/ns/operator/log", s.setLogLevel, 0},
+		{"PUT", "/v1/ns/ops/log", s.setLogLevel, 0},
 
 		// v1: core.
 		{"GET", "/v1/core/cluster/nodes", s.clusterNodes, always},
@@ -146,6 +156,12 @@ func (s *Server) routes() []route {
 		{"PUT", "/v2/ns/health/instance", s.setHealth, 0},
 
 		// v2: the server, for operators.
+		{"GET", "/v2/ns/operator/metrics", s.operatorMetrics, 0},
+		{"GET", "/v2/ns/ops/metrics", s.operatorMetrics, 0},
+		{"GET", "/v2/ns/operator/switches", s.showSwitches, 0},
+		{"GET", "/v2/ns/ops/switches", s.showSwitches, 0},
+		{"PUT", "/v2/ns/operator/switches", s.setSwitch, 0},
+		{"PUT", "/v2/ns/ops/switches", s.setSwitch, 0},
 
 		// v2: core and console.
 		{"GET", "/v2/core/cluster/node/self", s.clusterSelf, always},
@@ -210,6 +226,11 @@ func (s *Server) routes() []route {
 		{"GET", "/v3/admin/ns/health/checkers", s.checkers, 0},
 
 		// v3: the server, for operators.
+		{"GET", "/v3/admin/ns/ops/metrics", s.operatorMetrics, 0},
+		{"GET", "/v3/admin/ns/ops/switches", s.showSwitches, 0},
+		{"PUT", "/v3/admin/ns/ops/switches", s.setSwitch, 0},
+		{"PUT", "/v3/admin/ns/ops/log", s.setLogLevel, 0},
+		{"GET", "/v3/admin/ns/client/distro", s.responsible, 0},
 
 		// v3: core and console.
 		{"GET", "/v3/admin/core/cluster/node/self", s.clusterSelf, always},
@@ -293,7 +314,7 @@ func (s *Server) nacosRoutes(plain func(pattern string, h handler)) {
 			plain(s.opts.ContextPath+path, wrongMethod(methods[path]))
 		}
 	}
-	plain(s.opts.ContextPath+"/v1/ns/", noSuchAPI)
+	plain(s.opts.ContextPath+"/v1/ns/", s.noSuchAPI)
 	for _, path := range []string{"/v1/cs", "/v2/cs", "/v3/client/cs", "/v3/admin/cs"} {
 		root := s.opts.ContextPath + path
 		h := s.instrument(root, versionOf(path+"/"), noConfig)
@@ -311,6 +332,11 @@ func (s *Server) api(v version, rt route) handler {
 		if ready, reason := s.ready(); !ready && rt.as != always && rt.as != probe && !isForwarded(r) {
 			return errNotReady(reason)
 		}
+		if strings.HasPrefix(rt.path, "/v1/ns/") {
+			if err := s.gate(r); err != nil {
+				return err
+			}
+		}
 		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
 		if err != nil {
 			return err
@@ -320,7 +346,10 @@ func (s *Server) api(v version, rt route) handler {
 }
 
 // noSuchAPI answers unknown paths and wrong methods below /v1/ns.
-func noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
+func (s *Server) noSuchAPI(_ http.ResponseWriter, r *http.Request) error {
+	if err := s.gate(r); err != nil {
+		return err
+	}
 	if strings.HasSuffix(r.URL.Path, "/") { // golden scenarios 06, 20
 		return errNotFound
 	}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/starling-registry/starling/pkg/api"
+	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
@@ -66,6 +67,22 @@ type Options struct {
 	// Clients tells who is attached to this node and who subscribes. Nil:
 	// nobody is.
 	Clients Clients
+	// Machine tells operator/metrics of the machine. Nil: nothing is known.
+	Machine func() Machine
+	// Switches are those that count now; they are read for each request and
+	// never changed. Nil: the defaults.
+	Switches func() *nacos.Switches
+	// SwitchHere sets a switch on this node alone, in memory; to "": what was
+	// set that way does not count any more. Nil: it cannot.
+	SwitchHere func(name, value string)
+	// Pushes tells what became of pushes of this node, and with reset begins to
+	// count anew. Nil: there are none.
+	Pushes func(reset bool) nacos.PushState
+	// Responsible is the address of the node that keeps the client of that id.
+	// Nil: "".
+	Responsible func(client string) string
+	// SetLogLevel changes what this node logs, until it stops. Nil: it cannot.
+	SetLogLevel func(zapcore.Level)
 	// Native is what the native API tells and does.
 	Native Native
 	// ContextPath is where the Nacos API is; "" or a path without a slash at

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -48,6 +49,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Durable, o.Explain = f.durable, explain
 	o.Namespaces, o.Accounts = f.tables, f.tables
+	o.SetLogLevel = func(zapcore.Level) {}
 	for _, c := range change {
 		c(&o)
 	}

@@ -19,12 +19,12 @@ const (
 )
 
 // BeatAnswer tells a client its next period (milliseconds) and that it may
-// leave out the beat's body from now on.
-func BeatAnswer(interval int64, code int) []byte {
+// leave out the beat's body from now on, or must not (light false).
+func BeatAnswer(interval int64, code int, light bool) []byte {
 	b := append(make([]byte, 0, 80), `{"clientBeatInterval":`...)
 	b = strconv.AppendInt(b, interval, 10)
 	b = strconv.AppendInt(append(b, `,"code":`...), int64(code), 10)
-	return append(b, `,"lightBeatEnabled":true}`...)
+	return append(appendBool(b, `,"lightBeatEnabled":`, light), '}')
 }
 
 // A Beat is what the body of a full beat says of its instance. The service
@@ -206,14 +206,14 @@ func AppendStatuses(b []byte, hosts []*registry.Shown) []byte {
 // AppendDomain appends a service as 1.x listed it: beside what later versions
 // have, dom and some constants, and valid and marked of each host. Nobody but
 // CoreDNS reads those, so they are not in the bytes that all others share.
-func AppendDomain(b []byte, s *registry.Snapshot, f registry.Filter, lastRefTime int64) []byte {
+func AppendDomain(b []byte, s *registry.Snapshot, f registry.Filter, lastRefTime, cacheMillis int64) []byte {
 	hosts, protected := s.Select(f)
 	grouped := s.Service.Grouped()
 	b = AppendString(append(b, `{"dom":`...), s.Service.Name)
 	b = AppendString(append(b, `,"name":`...), grouped)
 	b = AppendString(append(b, `,"groupName":`...), s.Service.Group)
 	b = AppendString(append(b, `,"clusters":`...), f.Clusters)
-	b = strconv.AppendInt(append(b, `,"cacheMillis":`...), CacheMillis, 10)
+	b = strconv.AppendInt(append(b, `,"cacheMillis":`...), cacheMillis, 10)
 	b = strconv.AppendInt(append(b, `,"lastRefTime":`...), lastRefTime, 10)
 	var md registry.Metadata
 	if s.Meta != nil {

@@ -12,10 +12,6 @@ import (
 	starlingv1 "github.com/starling-registry/starling/proto"
 )
 
-// healthSwitch is the name under which Nacos keeps whether instances are checked
-// at all (semantics H20).
-const healthSwitch = "healthCheckEnabled"
-
 // confirm asks another node whether it finds an instance healthy, if there are
 // three or more (semantics §4.3): one node's view of the network is not
 // enough to take an instance from everybody.

@@ -15,6 +15,8 @@ import (
 	"github.com/starling-registry/starling/distro"
 	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/pkg/nacos"
+	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
 	starlingv1 "github.com/starling-registry/starling/proto"
 	"github.com/starling-registry/starling/raftstore"
@@ -314,6 +316,28 @@ func (o *operations) router() *httpapi.Router {
 			r := &starlingv1.ForwardResponse{}
 			return r, proto.Unmarshal(answer, r)
 		},
+	}
+}
+
+// responsible is the address of the node that keeps an HTTP client.
+func (o *operations) responsible(client string) string {
+	owner := o.life.Node
+	if o.members != nil {
+		owner = o.replicator.Owner(client)
+	}
+	_, server := o.nameAndServer(owner)
+	return server
+}
+
+// pushes tells what became of pushes.
+func pushes(e *push.Engine) func(bool) nacos.PushState {
+	return func(reset bool) nacos.PushState {
+		r := e.Results(reset)
+		p := nacos.PushState{Succeeded: r.Succeeded, Total: r.Succeeded + r.Failed, MeanCost: -1, MaxCost: -1}
+		if r.Longest > 0 {
+			p.MeanCost, p.MaxCost = r.Mean.Milliseconds(), r.Longest.Milliseconds()
+		}
+		return p
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/health"
 	"github.com/starling-registry/starling/pkg/httpapi"
+	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/push"
 	"github.com/starling-registry/starling/pkg/registry"
 	"github.com/starling-registry/starling/raftstore"
@@ -128,14 +129,19 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
+	usual := nacos.DefaultSwitches()
+	usual.CheckTimes = opts.CheckStrikes
+	switched := newSwitches(usual, log)
+	cacheMillis := func() int64 { return switched.get().PushCacheMillis }
 	engine = push.New(push.Options{
-		Source:    reg,
+		Source: reg, CacheMillis: cacheMillis,
 		MinWindow: opts.PushWindow, MaxWindow: opts.PushWindowMax,
 		RetryAfter: opts.PushRetry, AckTimeout: opts.PushAckTimeout,
 		MaxPatterns: opts.MaxFuzzyPatterns, MaxMatches: opts.MaxFuzzyMatches, MaxPerSubscriber: opts.MaxSubscriptionsPerConnection,
 		Logger: log.Named("push"), Metrics: metrics,
 	})
 	engine.Start()
+	switched.pushed = func(on bool) { engine.Hold(!on) }
 	n.later("push", func(context.Context) error { engine.Stop(); return nil })
 
 	// Who is about to act on what has become of clients looks first whether
@@ -225,6 +231,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ho := health.DefaultOptions()
 	ho.Registry, ho.Interval, ho.Timeout, ho.DeleteAfter = reg, opts.BeatCheck, opts.BeatTimeout, opts.BeatDelete
 	ho.Awake, ho.Life, ho.HandoverGrace = pulse.awake, life, opts.HandoverGrace
+	ho.Enabled = func() bool { return switched.get().HealthCheckEnabled }
 	if members != nil {
 		ho.Owner = func(client string) bool { return replicator.Owner(client) == dir.NodeID }
 	}
@@ -242,7 +249,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	po.Owns = func(key string) bool { return members == nil || replicator.Owner(key) == dir.NodeID }
 	po.Report = func(c registry.Check) { reg.Checked(c); replicator.WriteCheck(c) }
 	po.Forget, po.Confirm = replicator.ForgetCheck, ops.confirm
-	po.Enabled = func() bool { return store.Switches()[healthSwitch] != "false" }
+	po.Enabled, po.Times = ho.Enabled, func() int { return switched.get().CheckTimes }
 	po.Awake, po.Interval, po.Timeout, po.Rate, po.Strikes = pulse.awake, opts.CheckInterval, opts.CheckTimeout, opts.CheckRate, opts.CheckStrikes
 	po.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return opts.Dial(ctx, addr) }
 	po.Logger, po.Metrics = log.Named("health"), metrics
@@ -250,6 +257,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		return nil, fmt.Errorf("health checks: %w", err)
 	}
 	prober = health.NewProber(po)
+	switched.checkedAgain = func() { beats.Anew(); prober.Anew() }
 	ro, err := opts.raftOptions(dir)
 	if err != nil {
 		return nil, err
@@ -261,6 +269,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		ro.ClusterID = func() string { return cmp.Or(members.ClusterID(), clusterID) } // that of members comes with its start
 		ro.Listener, ro.Dial, ro.Call = encrypted(raftListener, members), opts.raftDial(members), raftCall(members)
 	}
+	ro.Switched = switched.tableIs
 	ro.Superseded = func() { n.fail(ErrSuperseded) }
 	ro.Failed = func(err error) {
 		// With others its clients have a better place to be. Alone it goes on with
@@ -352,6 +361,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	gs := grpcapi.DefaultOptions()
 	gs.Registry, gs.Push = reg, engine
 	gs.Persistent, gs.Explain = store, explainSDK
+	gs.CacheMillis = cacheMillis
 	gs.Ready = func() bool { ok, _ := ready(); return ok }
 	if members != nil {
 		gs.Redirect = func() ([]grpcapi.Target, bool) { return targets(members.View(), replicator.ReadyPeers()) }
@@ -385,6 +395,8 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Counts = func() httpapi.Counts {
 		return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
 	}
+	hs.Switches, hs.SwitchHere, hs.Responsible = switched.get, switched.setHere, ops.responsible
+	hs.Pushes, hs.Machine, hs.SetLogLevel = pushes(engine), new(machine).now, opts.SetLogLevel
 	hs.MaxRequestBytes = min(hs.MaxRequestBytes, opts.MaxRequestBytes)
 	hs.Logger, hs.Metrics, hs.Gatherer = log.Named("http"), metrics, metrics
 	if err := hs.Validate(); err != nil {

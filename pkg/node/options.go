@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // Options of a node. Start from [DefaultOptions]; [Options.Validate] says what
@@ -288,6 +289,8 @@ type Options struct {
 	// Logger is what components take their named loggers from; nil: nothing is
 	// logged.
 	Logger *zap.Logger
+	// SetLogLevel changes the level of Logger; nil: it cannot be changed.
+	SetLogLevel func(zapcore.Level)
 	// Version is the release, as shown to clients and people.
 	Version string
 }

@@ -215,7 +215,7 @@ func webAnswers() {
 		return info.AppendJSON(nil)
 	}
 	list20, list1 := grouped("list-20-0", 20), grouped("list-1-0", 1)
-	beat := nacos.BeatAnswer(nacos.DefaultBeatInterval, nacos.CodeBeatOK)
+	beat := nacos.BeatAnswer(nacos.DefaultBeatInterval, nacos.CodeBeatOK, true)
 	answer := func(w http.ResponseWriter, contentType string, body []byte) {
 		h := w.Header()
 		h.Set("Content-Type", contentType)
