@@ -232,6 +232,24 @@ func (s *Server) raftCommand(c *call) error {
 	return c.rest([]byte("null"))
 }
 
+// coreLog serves PUT ops/log of core, which v2 and v3 read as JSON.
+func (s *Server) coreLog(c *call) error {
+	if c.version == v1 {
+		return s.setLogLevel(c)
+	}
+	var in struct{ LogName, LogLevel string }
+	if err := s.body(c, &in); err != nil {
+		return err
+	}
+	switch {
+	case nacos.Blank(in.LogName):
+		return errMissing("logName")
+	case nacos.Blank(in.LogLevel):
+		return errMissing("logLevel")
+	}
+	return s.changeLogLevel(c, in.LogName, in.LogLevel)
+}
+
 // loaderCluster serves GET loader/cluster: how many clients each node has. That
 // of others is not known here, and the answer says that it is not complete.
 func (s *Server) loaderCluster(c *call) error {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/zap/zapcore"
+
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -150,6 +152,30 @@ func TestRaftCommands(t *testing.T) {
 	call(v3, `{"command":"transferLeader"}`, isJSON, 409, 0, "ask 10.0.0.2:8848")
 	leader = ""
 	call(v3, `{"command":"transferLeader"}`, isJSON, 500, 0, "did not find the Leader node")
+}
+
+func TestCoreLog(t *testing.T) {
+	var levels []zapcore.Level
+	f := newFixture(t, func(o *Options) { o.SetLogLevel = func(l zapcore.Level) { levels = append(levels, l) } })
+	const asJSON = "Content-Type: application/json"
+	const v2, v3 = "PUT /v2/core/ops/log", "PUT /v3/admin/core/ops/log"
+	missing := func(param string) string {
+		return result(10000, "parameter missing", fmt.Sprintf("%q", "Required parameter '"+param+"' type String is not present"))
+	}
+	f.play(t, []step{
+		ok("PUT /v1/core/ops/log?logName=core-raft&logLevel=debug"),
+		{v2, `{"logName":"core-raft","logLevel":"WARN"}`, asJSON, 200, js, result(0, "success", `"ok"`)},
+		{v3, `{"logName":"core-raft","logLevel":"ERROR"}`, asJSON, 200, js, result(0, "success", `"ok"`)},
+		{"PUT /v1/core/ops/log?logName=core-raft", "", "", 400, text, "Parameter 'logLevel' is missing"},
+		{v2, `{"logName":" ","logLevel":"WARN"}`, asJSON, 400, js, missing("logName")},
+		{v3, `{"logName":"x"}`, asJSON, 400, js, missing("logLevel")},
+		{v3, `{"logName":"x","logLevel":7}`, asJSON, 400, js, result(20002, "parameter validate error", `"request body is not the JSON that this takes"`)},
+		{v3, `{"logName":"x","logLevel":"LOUD"}`, asJSON, 400, js, result(20002, "parameter validate error", `"Param 'logLevel' is illegal, it should be TRACE, DEBUG, INFO, WARN, ERROR or OFF: LOUD"`)},
+		{v2, "logName=x&logLevel=WARN", "", 415, js, result(20003, "media type error", `"Content-Type must be application/json"`)},
+	})
+	if is := fmt.Sprint(levels); is != "[debug warn error]" {
+		t.Errorf("levels %s", is)
+	}
 }
 
 func TestProbes(t *testing.T) {

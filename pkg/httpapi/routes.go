@@ -96,6 +96,7 @@ func (s *Server) routes() []route {
 		{"POST", "/v1/core/cluster/server/leave", s.leave, always},
 		{"POST", "/v1/core/ops/raft", s.raftCommand, always},
 		{"GET", "/v1/core/ops/idInfo", s.ids, always},
+		{"PUT", "/v1/core/ops/log", s.coreLog, always},
 
 		// v1: console.
 		{"GET", "/v1/console/health/liveness", s.liveness, probe},
@@ -174,6 +175,7 @@ func (s *Server) routes() []route {
 		{"DELETE", "/v2/core/cluster/nodes", s.leave, always},
 		{"POST", "/v2/core/ops/raft", s.raftCommand, always},
 		{"GET", "/v2/core/ops/ids", s.ids, always},
+		{"PUT", "/v2/core/ops/log", s.coreLog, always},
 		{"GET", "/v2/core/loader/current", s.loaderCurrent, always},
 		{"GET", "/v2/core/loader/cluster", s.loaderCluster, always},
 		{"GET", "/v2/core/loader/reloadCurrent", s.loaderReload, always},
@@ -239,6 +241,7 @@ func (s *Server) routes() []route {
 		{"PUT", "/v3/admin/core/cluster/lookup", s.lookup, always},
 		{"POST", "/v3/admin/core/ops/raft", s.raftCommand, always},
 		{"GET", "/v3/admin/core/ops/ids", s.ids, always},
+		{"PUT", "/v3/admin/core/ops/log", s.coreLog, always},
 		{"GET", "/v3/admin/core/loader/current", s.loaderCurrent, always},
 		{"GET", "/v3/admin/core/loader/cluster", s.loaderCluster, always},
 		{"POST", "/v3/admin/core/loader/reloadCurrent", s.loaderReload, always},
