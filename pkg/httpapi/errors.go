@@ -412,7 +412,17 @@ func errMemberState(state string) error {
 
 // errNotReadyV1 and errNotReadyInBody are what probes are told.
 func errNotReadyV1(reason string) error {
-	return &apiError{status: http.StatusInternalServerError, text: "naming not in readiness: " + reason}
+	return &apiError{status: http.StatusInternalServerError, text: notInReadiness + ": " + reason}
+}
+
+const notInReadiness = "naming not in readiness"
+
+// errSaidNotUp: an operator has said that the server is not up.
+func errSaidNotUp(v version) error {
+	if v == v1 {
+		return &apiError{status: http.StatusInternalServerError, text: notInReadiness}
+	}
+	return errNotReadyInBody(http.StatusOK, notInReadiness)
 }
 
 func errNotReadyInBody(status int, reason string) error {

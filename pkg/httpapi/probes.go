@@ -18,10 +18,13 @@ func (s *Server) liveness(c *call) error {
 
 // readiness serves console/health/readiness and core/state/readiness. In v2 and
 // for v3's operators Nacos says in the body alone that a node is not ready
-// (http-api §7.5, §8.3); its consoles of v1 and v3 answer with 500.
+// (http-api §7.5, §8.3); its consoles of v1 and v3 answer with 500. One that an
+// operator calls anything but up is not ready either (golden scenario 75).
 func (s *Server) readiness(c *call) error {
 	ready, reason := s.ready()
 	switch {
+	case ready && s.switches().Status() != nacos.StatusUp:
+		return errSaidNotUp(c.version)
 	case ready:
 		return s.liveness(c)
 	case c.version == v1:
@@ -34,6 +37,9 @@ func (s *Server) readiness(c *call) error {
 func (s *Server) consoleReadiness(c *call) error {
 	if ready, reason := s.ready(); !ready {
 		return errNotReadyInBody(http.StatusInternalServerError, reason)
+	}
+	if s.switches().Status() != nacos.StatusUp {
+		return errNotReadyInBody(http.StatusInternalServerError, notInReadiness)
 	}
 	return s.liveness(c)
 }

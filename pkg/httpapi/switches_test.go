@@ -224,6 +224,11 @@ func TestOverriddenStatus(t *testing.T) { // golden scenario 75, semantics M13
 			t.Errorf("%s: a login is refused", c.status)
 		}
 	}
+	// Probes are told.
+	is := step{"GET /v3/admin/core/state/readiness", "", "", 200, js, result(30000, "naming not in readiness", "null")}
+	console := is
+	console.call, console.status = "GET /v3/console/health/readiness", 500
+	f.play(t, []step{is, {"GET /v2/console/health/readiness", "", "", 200, js, is.body}, {"GET /v1/console/health/readiness", "", "", 500, text, "naming not in readiness"}, console})
 	// Nobody can make a node ready that is not.
 	f.reason = "it has only just started"
 	f.durable.switches["overriddenServerStatus"] = "UP"
