@@ -232,22 +232,31 @@ func (s *Server) raftCommand(c *call) error {
 	return c.rest([]byte("null"))
 }
 
-// coreLog serves PUT ops/log of core, which v2 and v3 read as JSON.
+// coreLog serves PUT ops/log of core, which v2 and v3 read as JSON. v1 answers
+// with a status as text (http-api §6.1).
 func (s *Server) coreLog(c *call) error {
-	if c.version == v1 {
-		return s.setLogLevel(c)
-	}
-	var in struct{ LogName, LogLevel string }
-	if err := s.body(c, &in); err != nil {
-		return err
+	in := struct{ LogName, LogLevel string }{c.get("logName"), c.get("logLevel")}
+	missing := errMissingDeclared
+	if c.version != v1 {
+		if err := s.body(c, &in); err != nil {
+			return err
+		}
+		missing = errMissing
 	}
 	switch {
 	case nacos.Blank(in.LogName):
-		return errMissing("logName")
+		return missing("logName")
 	case nacos.Blank(in.LogLevel):
-		return errMissing("logLevel")
+		return missing("logLevel")
 	}
-	return s.changeLogLevel(c, in.LogName, in.LogLevel)
+	if err := s.changeLogLevel(c, in.LogName, in.LogLevel); err != nil {
+		return err
+	}
+	if c.version == v1 {
+		writeText(c.w, c.r, http.StatusOK, "200")
+		return nil
+	}
+	return c.rest([]byte("null"))
 }
 
 // loaderCluster serves GET loader/cluster: how many clients each node has. That

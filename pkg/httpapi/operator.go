@@ -128,7 +128,10 @@ func (s *Server) setLogLevel(c *call) error {
 			return errMissingDeclared(param)
 		}
 	}
-	return s.changeLogLevel(c, c.get("logName"), c.get("logLevel"))
+	if err := s.changeLogLevel(c, c.get("logName"), c.get("logLevel")); err != nil {
+		return err
+	}
+	return c.ok()
 }
 
 // logLevels are those of Nacos.
@@ -145,7 +148,7 @@ func (s *Server) changeLogLevel(c *call, name, level string) error {
 	}
 	s.log.Info("an operator changes the log level of this node", zap.String("logName", clip(name)), zap.Stringer("level", to), zap.String("remote", c.r.RemoteAddr))
 	s.opts.SetLogLevel(to)
-	return c.ok()
+	return nil
 }
 
 func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {
