@@ -33,8 +33,8 @@ func beatAnswer(code int) string {
 
 // listed is a list of v1 with one host at most.
 func listed(name, clusters, host string) string {
-	return `{"cacheMillis":10000,"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[` + host +
-		`],"reachProtectionThreshold":false,"name":"DEFAULT_GROUP@@` + name + `","groupName":"DEFAULT_GROUP","clusters":"` + clusters + `","lastRefTime":0}`
+	return `{"checksum":"","allIPs":false,"allIps":false,"valid":true,"hosts":[` + host +
+		`],"reachProtectionThreshold":false,"name":"DEFAULT_GROUP@@` + name + `","groupName":"DEFAULT_GROUP","clusters":"` + clusters + `","lastRefTime":0,"cacheMillis":10000}`
 }
 
 // host is one of port 8080 in such a list.
