@@ -173,7 +173,7 @@ func mute(from, to int) string {
 
 // brief are those that are played where nobody asks for all.
 var brief = []string{"F01 drain", "F02", "F04", "F08 long", "F09", "F11", "F14 started later", "F18", "F20 start", "F22", "F23",
-	"a node is killed", "rolling restart", "log, leader killed", "log, all restart", "log, a node is wiped", "log, edits"}
+	"a node is killed", "rolling restart", "log, leader killed", "log, all restart", "log, a node is wiped", "log, edits", "log, evictions"}
 
 func TestNamed(t *testing.T) {
 	if *play != "" {
