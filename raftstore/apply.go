@@ -2,6 +2,7 @@ package raftstore
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,6 +36,11 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 			op.PutOverride.Evicted = nil // as for releases that do not know it
 		}
 		return t.putOverride(op.PutOverride, clock, b)
+	case *pb.Command_EditMetadata:
+		if cmd.GetVersion() < versionEvictions {
+			break // as for releases that do not know it
+		}
+		return t.editMetadata(op.EditMetadata, clock, b)
 	case *pb.Command_EndOverrides:
 		return t.endOverrides(op.EndOverrides, b)
 	case *pb.Command_PutNamespace:
@@ -295,26 +301,89 @@ func (t *tables) putOverride(op *pb.PutOverride, clock registry.Stamp, b *batch)
 	evicted := there && s.overrides[at].Evicted
 	switch {
 	case op.Evicted == nil && evicted: // only who says so ends it
-		row.Evicted, row.Sticky = true, row.Sticky || s.overrides[at].Sticky
+		row.Evicted, row.StaysOut = true, s.overrides[at].StaysOut
 	case op.Evicted != nil && !row.Evicted && !evicted:
 		return refuse(pb.Result_NOT_FOUND, "instance %s:%d of cluster %s in service %s is not evicted", row.IP, row.Port, row.Cluster, key.Grouped())
 	}
-	if row.empty() {
-		if there {
-			s = t.writable(key)
-			t.dropOverride(s, at)
-			b.override(s.key, row.InstanceKey, nil, registry.CauseOperator)
-			t.tidy(s)
-		}
-		return nil
-	}
 	// Even one that says the same as before is newer: whoever is about to end
 	// that must not end this.
-	row.Revision = t.index
-	s = t.writable(key)
-	t.setOverride(s, row)
-	b.override(s.key, row.InstanceKey, &row.Override, registry.CauseOperator)
+	t.amend(key, row, registry.CauseOperator, b)
 	return nil
+}
+
+// amend makes an edit what it is from now on. One that says nothing is over.
+func (t *tables) amend(key registry.ServiceKey, row *override, cause registry.Cause, b *batch) {
+	if at, there := t.services[key].override(row.InstanceKey); row.empty() {
+		if there {
+			s := t.writable(key)
+			k := s.overrides[at].InstanceKey
+			t.dropOverride(s, at)
+			b.override(s.key, k, nil, cause)
+			t.tidy(s)
+		}
+		return
+	}
+	row.Sticky = row.Sticky && row.Sets() // else what is set later would be
+	row.Revision = t.index
+	s := t.writable(key)
+	t.setOverride(s, row)
+	b.override(s.key, row.InstanceKey, &row.Override, cause)
+}
+
+// editMetadata looks at all instances before it changes one.
+func (t *tables) editMetadata(op *pb.EditMetadata, clock registry.Stamp, b *batch) *pb.Result {
+	key, err := t.serviceKey(op.GetService())
+	if err != nil {
+		return invalid(err)
+	}
+	set, err := t.metadata(op.GetSet())
+	if err != nil {
+		return invalid(err)
+	}
+	if err := checkRemoved(op.GetRemove()); err != nil {
+		return invalid(err)
+	}
+	if err := checkSpread(set, len(op.GetInstances())); err != nil {
+		return invalid(err)
+	}
+	s := t.services[key]
+	var rows []*override
+	cluster := ""
+	for _, i := range op.GetInstances() {
+		cluster = cmp.Or(i.GetCluster(), cluster) // or that of the one before
+		k, err := t.instanceKey(i.GetIp(), i.GetPort(), cluster)
+		if err != nil {
+			return invalid(err)
+		}
+		row := &override{InstanceKey: k, clock: clock}
+		if at, there := s.override(k); there {
+			row.InstanceKey, row.Override = s.overrides[at].InstanceKey, s.overrides[at].Override
+		}
+		was := row.Metadata
+		if row.Metadata = without(was, op.GetRemove()).With(set); slices.Equal(row.Metadata, was) {
+			continue
+		}
+		if err := checkMetadata(row.Metadata); err != nil {
+			return invalid(fmt.Errorf("instance %s:%d of cluster %s: %w", k.IP, k.Port, k.Cluster, err))
+		}
+		rows = append(rows, row)
+	}
+	for _, row := range rows {
+		t.amend(key, row, registry.CauseOperator, b)
+	}
+	return nil
+}
+
+// without is metadata without some keys, which are sorted; nil if none is left.
+func without(md registry.Metadata, keys []string) registry.Metadata {
+	gone := func(kv registry.KV) bool { _, there := slices.BinarySearch(keys, kv.Key); return there }
+	if !slices.ContainsFunc(md, gone) {
+		return md
+	}
+	if md = slices.DeleteFunc(slices.Clone(md), gone); len(md) == 0 {
+		return nil
+	}
+	return md
 }
 
 func (t *tables) endOverrides(op *pb.EndOverrides, b *batch) *pb.Result {
@@ -327,18 +396,23 @@ func (t *tables) endOverrides(op *pb.EndOverrides, b *batch) *pb.Result {
 		k := registry.InstanceKey{IP: e.GetIp(), Port: int(e.GetPort()), Cluster: e.GetCluster()}
 		s := t.services[key]
 		at, there := s.override(k)
-		if !there || e.GetRevision() != 0 && s.overrides[at].Revision != e.GetRevision() || s.overrides[at].Sticky && !e.GetSticky() {
+		if !there || e.GetRevision() != 0 && s.overrides[at].Revision != e.GetRevision() {
+			continue
+		}
+		was := s.overrides[at]
+		left, ends := was.Lasting()
+		switch {
+		case e.GetSticky():
+			left = registry.Override{}
+		case !ends:
 			continue
 		}
 		cause := registry.CauseOverrideEnded
 		if e.GetCause() != "" {
 			cause = registry.Cause(shorten(e.GetCause()))
 		}
-		s = t.writable(key)
-		k = s.overrides[at].InstanceKey
-		t.dropOverride(s, at)
-		b.override(s.key, k, nil, cause)
-		t.tidy(s)
+		// What is left was said when all was.
+		t.amend(key, &override{was.InstanceKey, left, was.clock}, cause, b)
 	}
 	return nil
 }

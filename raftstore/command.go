@@ -3,11 +3,8 @@ package raftstore
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/starling-registry/starling/pkg/registry"
 	pb "github.com/starling-registry/starling/proto"
@@ -114,8 +111,8 @@ func (s *Store) PutCluster(ctx context.Context, key registry.ServiceKey, c *regi
 // PutOverride is an operator's edit of an instance, which need not be there.
 // It takes the place of an earlier one; with merge the parts that are nil stay
 // as they were set before, and so does stickiness. An edit without any part is
-// none. An eviction stays as it is, see Evict. Evicted and Revision of o are not
-// read.
+// none. An eviction stays as it is, see Evict. Evicted, StaysOut and Revision of
+// o are not read.
 func (s *Store) PutOverride(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, o registry.Override, merge bool) error {
 	return s.do(ctx, &pb.Command{Op: &pb.Command_PutOverride{PutOverride: &pb.PutOverride{
 		Service: serviceMessage(key), Ip: k.IP, Port: uint32(k.Port), Cluster: k.Cluster, Merge: merge, Enabled: o.Enabled, Weight: o.Weight,
@@ -123,10 +120,11 @@ func (s *Store) PutOverride(ctx context.Context, key registry.ServiceKey, k regi
 }
 
 // Evict keeps an instance from being seen, whoever registers it, until that is
-// lifted; with untilGone it ends like an edit that is not sticky, except that
-// deregistering does not end it. The instance need not be there. What was set
-// before of weight, metadata and so on stays. ErrNotUnderstood: some node of
-// the cluster is too old.
+// lifted; with untilGone it ends by itself when the instance is gone, though not
+// by a deregistration. Of an instance that is evicted already, the last word on
+// that counts. The instance need not be there. What was set before of weight,
+// metadata and so on stays, as long as it would without. ErrNotUnderstood: some
+// node of the cluster is too old.
 func (s *Store) Evict(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, untilGone bool) error {
 	return s.evict(ctx, key, k, true, !untilGone)
 }
@@ -137,14 +135,15 @@ func (s *Store) Lift(ctx context.Context, key registry.ServiceKey, k registry.In
 	return s.evict(ctx, key, k, false, false)
 }
 
-func (s *Store) evict(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, evicted, sticky bool) error {
+func (s *Store) evict(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey, evicted, staysOut bool) error {
 	return s.do(ctx, &pb.Command{Version: versionEvictions, Op: &pb.Command_PutOverride{PutOverride: &pb.PutOverride{
-		Service: serviceMessage(key), Ip: k.IP, Port: uint32(k.Port), Cluster: k.Cluster, Merge: true, Sticky: sticky, Evicted: &evicted}}},
+		Service: serviceMessage(key), Ip: k.IP, Port: uint32(k.Port), Cluster: k.Cluster, Merge: true, Evicted: &evicted, StaysOut: staysOut}}},
 		checkService(key), checkKey(k))
 }
 
-// EndOverrides ends edits that are not sticky and have not been made anew
-// since the revision that is named.
+// EndOverrides ends of edits what does not outlast their instance
+// ([registry.Override.Lasting]), unless they have been made anew since the
+// revision that is named.
 func (s *Store) EndOverrides(ctx context.Context, edits []registry.Edit) error {
 	for part := range slices.Chunk(edits, maxEdits) {
 		op := &pb.EndOverrides{}
@@ -164,7 +163,8 @@ func (s *Store) EndOverrides(ctx context.Context, edits []registry.Edit) error {
 	return nil
 }
 
-// EndOverride ends an edit on an operator's word, whatever it says.
+// EndOverride ends an edit on an operator's word, whatever it says, an eviction
+// too.
 func (s *Store) EndOverride(ctx context.Context, key registry.ServiceKey, k registry.InstanceKey) error {
 	e := editMessage(registry.Edit{Service: key, InstanceKey: k, Cause: registry.CauseOperator})
 	e.Sticky = true
@@ -172,68 +172,28 @@ func (s *Store) EndOverride(ctx context.Context, key registry.ServiceKey, k regi
 		checkService(key), checkKey(k))
 }
 
-// editsAtOnce bounds how many commands of one EditMetadata are under way: enough
-// that they share the writes of the log to disk.
-const editsAtOnce = 64
-
-// EditMetadata changes the metadata that operators set of instances, which need
-// not be there; the rest of the edits stays. change is given what is set of an
-// instance, returns what is to be, and does not write to its argument; what it
-// leaves as it was is not written. Either all edits are valid or nothing is
-// written; after that, an error may leave some of them written.
-//
-// What another node writes of the same instances at the same time may be lost:
-// change sees what this node knows.
-func (s *Store) EditMetadata(ctx context.Context, key registry.ServiceKey, instances []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error {
-	select {
-	case s.editing <- struct{}{}:
-		defer func() { <-s.editing }()
-	case <-ctx.Done():
-		return fmt.Errorf("%w: earlier edits are still under way", ErrNoLeader)
-	}
-	type edit struct {
-		of registry.InstanceKey
-		is registry.Override
-	}
-	var edits []edit
+// EditMetadata sets and removes keys in the metadata that operators set of
+// instances of a service, which need not be there: all of them, or none if one
+// would not be valid. Of a key that is in both, set counts. Other keys, and the
+// rest of the edits, stay as they are; an edit that is as it is to be is not
+// written anew, and one that says nothing any more is over. [ErrNotUnderstood]:
+// some node of the cluster is too old.
+func (s *Store) EditMetadata(ctx context.Context, key registry.ServiceKey, instances []registry.InstanceKey, set registry.Metadata, remove []string) error {
+	op := &pb.EditMetadata{Service: serviceMessage(key), Set: metadataMessage(set), Remove: sortedSet(remove)}
+	checks := []error{checkService(key), checkMetadata(set), checkRemoved(op.Remove), checkSpread(set, len(instances))}
+	// The name of a cluster is written once: there may be thousands of instances.
+	instances = slices.SortedStableFunc(slices.Values(instances), func(a, b registry.InstanceKey) int { return strings.Compare(a.Cluster, b.Cluster) })
+	cluster := ""
 	for _, k := range instances {
-		was, _ := s.Override(key, k)
-		is := registry.Override{Metadata: append(registry.Metadata{}, change(was.Metadata)...)} // not nil
-		if slices.Equal(is.Metadata, was.Metadata) {
-			continue
+		checks = append(checks, checkKey(k))
+		i := &pb.EditMetadata_Instance{Ip: k.IP, Port: uint32(k.Port)}
+		if k.Cluster != cluster {
+			cluster = k.Cluster
+			i.Cluster = cluster
 		}
-		if err := checkOverride(k, &is); err != nil {
-			return refusal(invalid(err))
-		}
-		edits = append(edits, edit{k, is})
+		op.Instances = append(op.Instances, i)
 	}
-	var wg sync.WaitGroup
-	var next, done atomic.Int64
-	var failure atomic.Pointer[error] // the first
-	for range min(editsAtOnce, len(edits)) {
-		wg.Go(func() {
-			for failure.Load() == nil {
-				n := int(next.Add(1)) - 1
-				if n >= len(edits) {
-					return
-				}
-				if err := s.PutOverride(ctx, key, edits[n].of, edits[n].is, true); err != nil {
-					failure.CompareAndSwap(nil, &err)
-					return
-				}
-				done.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	switch err := failure.Load(); {
-	case err == nil:
-		return nil
-	case done.Load() > 0: // whatever the reason, it is not true that nothing was written
-		return fmt.Errorf("%w: %d of %d instances were edited: %v", ErrUnknownOutcome, done.Load(), len(edits), *err)
-	default:
-		return *err
-	}
+	return s.do(ctx, &pb.Command{Version: versionEvictions, Op: &pb.Command_EditMetadata{EditMetadata: op}}, checks...)
 }
 
 func editMessage(e registry.Edit) *pb.EndOverrides_Edit {

@@ -223,7 +223,7 @@ func TestEvict(t *testing.T) {
 		good(s.Evict(ctx, demo, demoKey, false))
 		good(s.Evict(ctx, other, demoKey, true))
 		good(s.Evict(ctx, other, registry.InstanceKey{IP: "10.0.0.0", Port: 1, Cluster: "c"}, false))
-		if o := p.services[demo].Overrides[demoKey]; !o.Evicted || !o.Sticky || *o.Weight != 2 {
+		if o := p.services[demo].Overrides[demoKey]; !o.Evicted || !o.StaysOut || o.Sticky || *o.Weight != 2 {
 			t.Errorf("%+v", o)
 		}
 		if err := s.PutInstance(ctx, demo, in); !errors.Is(err, registry.ErrEvicted) {
@@ -236,7 +236,7 @@ func TestEvict(t *testing.T) {
 			if e.Clock == 0 || e.Revision == 0 {
 				t.Errorf("%+v", e)
 			}
-			got = append(got, fmt.Sprint(e.Service, " ", e.InstanceKey, " ", e.Evicted, " ", e.Sticky))
+			got = append(got, fmt.Sprint(e.Service, " ", e.InstanceKey, " ", e.Evicted, " ", e.StaysOut))
 		}
 		want := []string{"dev/g/s {10.0.0.0 1 c} true true", "dev/g/s {10.0.0.1 80 DEFAULT} true false", "public/DEFAULT_GROUP/demo {10.0.0.1 80 DEFAULT} true true"}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -249,7 +249,7 @@ func TestEvict(t *testing.T) {
 			t.Error("edits of a namespace that is not there")
 		}
 		good(s.Lift(ctx, demo, demoKey))
-		if o, _ := s.Override(demo, demoKey); o.Evicted || *o.Weight != 2 {
+		if o, _ := s.Override(demo, demoKey); o.Evicted || o.StaysOut || o.Sticky || *o.Weight != 2 {
 			t.Errorf("%+v", o)
 		}
 		good(s.PutInstance(ctx, demo, in))
@@ -263,6 +263,9 @@ func TestEvict(t *testing.T) {
 		}
 		old.Store(true) // it would pass an eviction over
 		if err := s.Evict(ctx, demo, demoKey, false); !errors.Is(err, ErrNotUnderstood) {
+			t.Errorf("%v", err)
+		}
+		if err := s.EditMetadata(ctx, demo, []registry.InstanceKey{demoKey}, kv("k", "v"), nil); !errors.Is(err, ErrNotUnderstood) {
 			t.Errorf("%v", err)
 		}
 		good(s.PutOverride(ctx, demo, demoKey, registry.Override{Weight: new(3.0)}, false))

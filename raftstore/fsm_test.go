@@ -704,29 +704,42 @@ func TestEvictions(t *testing.T) {
 		}
 	}
 	evict, lift := new(true), new(false)
-	sticky := func(op *pb.PutOverride) { op.Sticky = true }
+	staysOut := func(op *pb.PutOverride) { op.StaysOut = true }
 
 	came(pb.Result_DONE, as(1, evict, nil)) // a release that does not know it passes it over
 	is(nil)
 	came(pb.Result_NOT_FOUND, as(2, lift, nil))
-	came(pb.Result_DONE, as(2, evict, sticky))
+	came(pb.Result_DONE, as(2, evict, staysOut))
 	s.tells(registry.Change{Service: demo, Overrides: []registry.OverrideChange{{InstanceKey: demoKey, Cause: registry.CauseOperator, By: "10.0.0.5",
-		Is: &registry.Override{Evicted: true, Sticky: true, Revision: s.tables.index}}}})
-	is(&registry.Override{Evicted: true, Sticky: true})
+		Is: &registry.Override{Evicted: true, StaysOut: true, Revision: s.tables.index}}}})
+	is(&registry.Override{Evicted: true, StaysOut: true})
 	// Nothing but a word on it ends it: not another edit, nor one that takes the
 	// place of all, nor what ends edits by itself, nor a goodbye.
 	s.done(putOverride(func(op *pb.PutOverride) { op.Weight = new(3.0) }))
-	is(&registry.Override{Evicted: true, Sticky: true, Weight: new(3.0)})
+	is(&registry.Override{Evicted: true, StaysOut: true, Weight: new(3.0)})
 	s.done(putOverride(nil))
-	is(&registry.Override{Evicted: true, Sticky: true})
+	is(&registry.Override{Evicted: true, StaysOut: true})
 	s.done(putOverride(func(op *pb.PutOverride) { op.Enabled, op.Merge = new(false), true }))
 	s.done(putInstance(nil))
 	s.done(removeInstance())
-	s.nothing(endOverrides(nil))
-	is(&registry.Override{Evicted: true, Sticky: true, Enabled: new(false)})
+	is(&registry.Override{Evicted: true, StaysOut: true, Enabled: new(false)})
 	came(pb.Result_DONE, as(2, lift, nil))
-	is(&registry.Override{Sticky: true, Enabled: new(false)}) // the rest is as it was
+	is(&registry.Override{Enabled: new(false)}) // the rest is as it was
 	came(pb.Result_NOT_FOUND, as(2, lift, nil))
+	s.done(endOverrides(nil)) // and ends as it would have
+	is(nil)
+	// The last word on an eviction counts, and is of nothing else.
+	s.done(putOverride(func(op *pb.PutOverride) { op.Enabled, op.Sticky = new(false), true }))
+	came(pb.Result_DONE, as(2, evict, staysOut))
+	is(&registry.Override{Evicted: true, StaysOut: true, Enabled: new(false), Sticky: true})
+	came(pb.Result_DONE, as(2, evict, nil))
+	is(&registry.Override{Evicted: true, Enabled: new(false), Sticky: true})
+	s.done(putOverride(func(op *pb.PutOverride) { op.Enabled, op.StaysOut = new(false), true })) // says nothing of it
+	is(&registry.Override{Evicted: true, Enabled: new(false)})
+	came(pb.Result_DONE, as(2, evict, func(op *pb.PutOverride) { op.Sticky = true }))
+	is(&registry.Override{Evicted: true, Enabled: new(false), Sticky: true})
+	s.done(endOverrides(nil))
+	is(&registry.Override{Enabled: new(false), Sticky: true})
 	s.done(endOverrides(func(e *pb.EndOverrides_Edit) { e.Sticky = true }))
 	is(nil)
 
@@ -743,7 +756,7 @@ func TestEvictions(t *testing.T) {
 	came(pb.Result_DONE, as(2, evict, nil))
 	came(pb.Result_DONE, as(2, lift, nil)) // the last part of it
 	is(nil)
-	came(pb.Result_DONE, as(2, evict, sticky))
+	came(pb.Result_DONE, as(2, evict, staysOut))
 	s.done(removeService())
 	is(nil)
 

@@ -130,6 +130,9 @@ func (m *machine) check(t testing.TB) {
 		}
 		for _, o := range s.overrides {
 			v.Overrides[o.InstanceKey] = o.Override
+			if o.empty() || o.StaysOut && !o.Evicted || o.Sticky && !o.Sets() || o.Revision == 0 || o.Revision > m.tables.index {
+				t.Fatalf("%v has the edit %+v", key, o)
+			}
 		}
 		want[key] = v
 		if _, known := m.tables.edited[key]; known != (len(s.overrides) > 0) {
@@ -209,7 +212,7 @@ func (g *generator) command() *pb.Command {
 	g.n++
 	cmd := &pb.Command{Id: binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, 7), g.n), Version: 1,
 		Clock: uint64(registry.StampAt(1_700_000_000_000+int64(g.n)-int64(g.IntN(5)))) + 1}
-	switch g.IntN(22) {
+	switch g.IntN(24) {
 	case 0, 1, 2, 3, 4, 5:
 		cmd.Op = &pb.Command_PutInstance{PutInstance: &pb.PutInstance{Service: g.service(), Instance: &pb.Instance{
 			Ip: g.ip(), Port: g.port(), Cluster: g.cluster(), Id: pick(g, "", "id"), Weight: g.weight(), Healthy: g.yes(), Enabled: g.yes(), Metadata: g.metadata()}}}
@@ -228,8 +231,14 @@ func (g *generator) command() *pb.Command {
 	case 14, 15:
 		cmd.Op = &pb.Command_PutOverride{PutOverride: &pb.PutOverride{Service: g.service(), Ip: g.ip(), Port: g.port(), Cluster: g.cluster(),
 			Merge: g.yes(), Enabled: g.maybe(), Weight: g.amount(), HasMetadata: g.yes(), Metadata: g.metadata(), Sticky: g.IntN(4) == 0,
-			Evicted: pick(g, nil, nil, new(true), new(false))}}
+			Evicted: pick(g, nil, nil, new(true), new(false)), StaysOut: g.yes()}}
 		cmd.Version = pick[uint32](g, 1, 2, 2)
+	case 22, 23:
+		op := &pb.EditMetadata{Service: g.service(), Set: g.metadata(), Remove: pick(g, nil, []string{"k"}, []string{"k", "l"}, []string{"l", "k"})}
+		for range g.IntN(4) {
+			op.Instances = append(op.Instances, &pb.EditMetadata_Instance{Ip: g.ip(), Port: pick[uint32](g, 80, 8080), Cluster: pick(g, "", "DEFAULT", "DEFAULT", "c1")})
+		}
+		cmd.Op, cmd.Version = &pb.Command_EditMetadata{EditMetadata: op}, pick[uint32](g, 1, 2, 2, 2)
 	case 16:
 		cmd.Op = &pb.Command_EndOverrides{EndOverrides: &pb.EndOverrides{Edits: []*pb.EndOverrides_Edit{{Service: g.service(), Ip: g.ip(), Port: g.port(),
 			Cluster: g.cluster(), Revision: uint64(g.IntN(3)) * uint64(g.IntN(300)), Sticky: g.yes(), Cause: pick(g, "", "operator")}}}}

@@ -14,7 +14,7 @@ import (
 )
 
 // Versions of commands: from which on there is something.
-const versionEvictions = 2
+const versionEvictions = 2 // and EditMetadata
 
 // CommandVersion is the newest Command.version that this release applies. A
 // node announces it ([Member.Commands]).

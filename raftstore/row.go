@@ -83,7 +83,8 @@ func appendOverrideRow(b []byte, key registry.ServiceKey, o *override) []byte {
 			b = appendBool(b, 8, len(o.Metadata) > 0)
 			b = appendMetadata(b, 9, o.Metadata)
 			b = appendBool(b, 10, o.Sticky)
-			return appendBool(b, 11, o.Evicted)
+			b = appendBool(b, 11, o.Evicted)
+			return appendBool(b, 12, o.StaysOut)
 		})
 		b = appendNumber(b, 2, o.Revision)
 		return appendFixed(b, 3, uint64(o.clock))
@@ -435,7 +436,7 @@ func (t *tables) loadOverride(body []byte, last *service) (*service, error) {
 		return last, err
 	}
 	o.Revision = m.GetRevision()
-	if o.empty() {
+	if o.empty() || m.GetEdit().GetStaysOut() && !o.Evicted {
 		return last, errRowConflict
 	}
 	s := last

@@ -132,10 +132,10 @@ func TestFormat1(t *testing.T) {
 // An eviction is written as the library would, and those without are as in
 // version 1.
 func TestFormatOfEvictions(t *testing.T) {
-	o := &override{InstanceKey: demoKey, Override: registry.Override{Weight: new(2.0), Sticky: true, Evicted: true, Revision: 7}, clock: stamp(1)}
+	o := &override{InstanceKey: demoKey, Override: registry.Override{Weight: new(2.0), Sticky: true, Evicted: true, StaysOut: true, Revision: 7}, clock: stamp(1)}
 	got := appendOverrideRow(nil, demo, o)
 	want, err := proto.MarshalOptions{Deterministic: true}.Marshal(&pb.Row{Row: &pb.Row_Override{Override: &pb.OverrideRow{
-		Edit:     &pb.PutOverride{Service: serviceMessage(demo), Ip: demoKey.IP, Port: uint32(demoKey.Port), Cluster: demoKey.Cluster, Weight: new(2.0), Sticky: true, Evicted: new(true)},
+		Edit:     &pb.PutOverride{Service: serviceMessage(demo), Ip: demoKey.IP, Port: uint32(demoKey.Port), Cluster: demoKey.Cluster, Weight: new(2.0), Sticky: true, Evicted: new(true), StaysOut: true},
 		Revision: 7, Clock: uint64(stamp(1))}}})
 	if err != nil {
 		t.Fatal(err)
@@ -144,8 +144,8 @@ func TestFormatOfEvictions(t *testing.T) {
 		t.Errorf("%x\nwant\n%x", got, want)
 	}
 	bare := *o
-	bare.Evicted = false
-	if n := len(appendOverrideRow(nil, demo, &bare)); n != len(got)-2 {
+	bare.Evicted, bare.StaysOut = false, false
+	if n := len(appendOverrideRow(nil, demo, &bare)); n != len(got)-4 {
 		t.Errorf("%d bytes without, %d with", n, len(got))
 	}
 }

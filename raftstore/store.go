@@ -59,8 +59,6 @@ type Store struct {
 
 	// changing serializes changes of the configuration, and Restore.
 	changing chan struct{}
-	// editing serializes what reads edits to write them anew.
-	editing chan struct{}
 
 	leaderMu           sync.Mutex
 	leader, lastLeader string          // as the library last said; the last one that was somebody
@@ -86,7 +84,7 @@ func Open(o Options) (_ *Store, err error) {
 	}
 	s := &Store{
 		opts: o, zap: o.Logger, clock: o.Clock, opened: time.Now(),
-		wake: make(chan struct{}, 1), changing: make(chan struct{}, 1), editing: make(chan struct{}, 1), endedCh: make(chan struct{}),
+		wake: make(chan struct{}, 1), changing: make(chan struct{}, 1), endedCh: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.reign, s.endReign = context.WithCancel(s.ctx)

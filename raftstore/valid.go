@@ -33,6 +33,7 @@ const (
 	maxEdits     = 512      // of one EndOverrides
 	maxText      = 8192     // of a result
 	maxRemote    = 128      // of who asked
+	maxSpread    = 32 << 20 // what one EditMetadata sets, of all instances
 )
 
 // checkText checks a text that may be empty.
@@ -102,6 +103,37 @@ func checkMetadata(md registry.Metadata) error {
 	}
 	if size > maxMetadata {
 		return fmt.Errorf("metadata is longer than %d bytes", maxMetadata)
+	}
+	return nil
+}
+
+// checkRemoved checks the keys that an EditMetadata removes.
+func checkRemoved(keys []string) error {
+	size := 0
+	for i, k := range keys {
+		if i > 0 && keys[i-1] >= k {
+			return errors.New("keys to be removed are not sorted")
+		}
+		if !utf8.ValidString(k) {
+			return errors.New("metadata is not UTF-8")
+		}
+		size += len(k)
+	}
+	if size > maxMetadata {
+		return fmt.Errorf("keys to be removed are longer than %d bytes", maxMetadata)
+	}
+	return nil
+}
+
+// checkSpread bounds what one command adds to the tables, which may be much more
+// than it has itself.
+func checkSpread(set registry.Metadata, instances int) error {
+	size := 0
+	for _, kv := range set {
+		size += len(kv.Key) + len(kv.Value)
+	}
+	if size > maxSpread/max(1, instances) {
+		return fmt.Errorf("%d bytes of metadata for %d instances are more than %d together", size, instances, maxSpread)
 	}
 	return nil
 }
@@ -285,7 +317,7 @@ func (t *tables) cluster(m *pb.ServiceCluster) (*registry.ClusterMeta, error) {
 
 // edit does not set a revision.
 func (t *tables) edit(m *pb.PutOverride) (registry.InstanceKey, registry.Override, error) {
-	o := registry.Override{Sticky: m.GetSticky(), Evicted: m.GetEvicted()}
+	o := registry.Override{Sticky: m.GetSticky(), Evicted: m.GetEvicted(), StaysOut: m.GetEvicted() && m.GetStaysOut()}
 	if m != nil && m.Enabled != nil {
 		o.Enabled = new(m.GetEnabled())
 	}
@@ -303,9 +335,7 @@ func (t *tables) edit(m *pb.PutOverride) (registry.InstanceKey, registry.Overrid
 }
 
 // empty reports whether an edit changes nothing.
-func (o *override) empty() bool {
-	return o.Enabled == nil && o.Weight == nil && len(o.Metadata) == 0 && !o.Evicted
-}
+func (o *override) empty() bool { return !o.Sets() && !o.Evicted }
 
 // sortedSet is a list without order or repetitions as the tables keep it.
 func sortedSet(list []string) []string {

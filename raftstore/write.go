@@ -62,7 +62,7 @@ func (s *Store) apply(ctx context.Context, cmd *pb.Command) (*pb.Result, error) 
 		return nil, &Refused{Code: pb.Result_INVALID, Text: err.Error()} // invalid UTF-8
 	}
 	if len(body) > maxCommand {
-		return nil, &Refused{Code: pb.Result_INVALID, Text: fmt.Sprintf("%d bytes are too many, %d are allowed", len(body), maxCommand)}
+		return nil, &Refused{Code: pb.Result_INVALID, Text: fmt.Sprintf("it is too much for one write: %d bytes, at most %d are taken", len(body), maxCommand)}
 	}
 	perhaps := false
 	cause := errors.New("it is not known who leads")

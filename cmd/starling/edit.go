@@ -372,7 +372,8 @@ func evictCommand(p *process) *cobra.Command {
 		Short: "Keep an instance out, whoever registers it",
 		Long: `Evict an instance: clients do not see it any more, and whoever registers it is refused
 until the eviction is lifted (--lift). With --until-gone it ends by itself when nobody
-has tried to register it for a minute. All nodes know of it, and it survives restarts.
+has tried to register it for a minute; evict without it makes it stay. What else is set
+of the instance lasts as it did. All nodes know of it, and it survives restarts.
 
 --list shows all evictions of a namespace, or of --all-namespaces. The history of the
 service (starling history) tells when an instance was evicted.`,
@@ -417,7 +418,7 @@ service (starling history) tells when an instance was evicted.`,
 					case !e.Is.Enabled:
 						state = "but it is disabled: clients do not see it (starling enable)"
 					}
-					fmt.Fprintf(w, "%s is not evicted any more, %s.\nUndo: %s\n", named(e), state, r.again("evict", args))
+					fmt.Fprintf(w, "%s is not evicted any more, %s.\nUndo: %s\n", named(e), state, r.evictedAs(e.Before, args))
 				})
 			}
 			in := api.EvictRequest{InstanceRef: ref, UntilGone: untilGone, Absent: absent}
@@ -429,7 +430,7 @@ service (starling history) tells when an instance was evicted.`,
 				case e.Is == nil:
 					state = "who registers it is refused until that is lifted"
 				}
-				fmt.Fprintf(w, "%s is evicted: %s.\nUndo: %s\n", named(e), state, r.again("evict", args, "--lift"))
+				fmt.Fprintf(w, "%s is evicted: %s.\nUndo: %s\n", named(e), state, r.evictedAs(e.Before, args))
 			})
 		},
 	}
@@ -444,6 +445,17 @@ service (starling history) tells when an instance was evicted.`,
 	return c
 }
 
+// evictedAs is the command that makes an eviction what it was before.
+func (r *reference) evictedAs(was *api.Edit, args []string) string {
+	switch {
+	case was == nil || !was.Evicted:
+		return r.again("evict", args, "--lift")
+	case !was.StaysOut:
+		return r.again("evict", args, "--until-gone")
+	}
+	return r.again("evict", args)
+}
+
 func editsCommand(p *process) *cobra.Command {
 	r := &reference{remote: &remote{p: p}}
 	all := false
@@ -454,7 +466,8 @@ func editsCommand(p *process) *cobra.Command {
 metadata, and evictions; those of instances too that are not there at the moment.
 
 What is set is laid over what clients say. It ends with the instance (deregistered, or
-not there for a minute) unless it is sticky.`,
+not there for a minute) unless it is sticky. An eviction ends when it is lifted or, if
+it says "until gone", when the instance has not been there for a minute.`,
 		Example: `  starling edits
   starling edits --all-namespaces --json | jq -r '.edits[] | select(.there | not) | .ip'
   starling edits reset order 10.0.0.7:8080`,
@@ -534,7 +547,7 @@ func resetCommand(p *process) *cobra.Command {
 		Use:   "reset SERVICE IP:PORT",
 		Short: "Take back what operators have set for an instance",
 		Long: `Take back what operators have set for an instance: it is seen as its client registers
-it. An eviction stays; starling evict --lift ends that.`,
+it. An eviction stays as it is; starling evict --lift ends that.`,
 		Example: `  starling edits reset order 10.0.0.7:8080`,
 		Args:    needsInstance(false), ValidArgsFunction: r.completeInstance,
 		RunE: func(c *cobra.Command, args []string) error {

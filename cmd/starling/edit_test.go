@@ -64,10 +64,12 @@ func TestEditCommands(t *testing.T) {
 		"10.0.0.7:8080 of order is evicted: clients do not see it, and who registers it is refused, until nobody has tried for a minute.", "Undo: starling evict order 10.0.0.7:8080 --lift")
 	f("evict", `{`+ref+`,"absent":true}`, api.Edited{}, "evict order 10.0.0.7:8080 --absent",
 		"10.0.0.7:8080 of order is evicted: who registers it is refused until that is lifted.", "Undo: starling evict order 10.0.0.7:8080 --lift")
-	f("lift", `{`+ref+`}`, api.Edited{Is: is(nil)}, "evict order 10.0.0.7:8080 --lift",
+	f("lift", `{`+ref+`}`, api.Edited{Is: is(nil), Before: &api.Edit{Evicted: true, StaysOut: true}}, "evict order 10.0.0.7:8080 --lift",
 		"10.0.0.7:8080 of order is not evicted any more, clients see it.", "Undo: starling evict order 10.0.0.7:8080")
-	f("lift", `{`+ref+`}`, api.Edited{}, "evict order 10.0.0.7:8080 --lift",
-		"10.0.0.7:8080 of order is not evicted any more, clients see it when it is registered.", "Undo: starling evict order 10.0.0.7:8080")
+	f("lift", `{`+ref+`}`, api.Edited{Before: &api.Edit{Evicted: true}}, "evict order 10.0.0.7:8080 --lift",
+		"10.0.0.7:8080 of order is not evicted any more, clients see it when it is registered.", "Undo: starling evict order 10.0.0.7:8080 --until-gone")
+	f("evict", `{`+ref+`,"untilGone":true}`, api.Edited{Is: is(nil), Before: &api.Edit{Evicted: true, StaysOut: true}}, "evict order 10.0.0.7:8080 --until-gone",
+		"10.0.0.7:8080 of order is evicted: clients do not see it, and who registers it is refused, until nobody has tried for a minute.", "Undo: starling evict order 10.0.0.7:8080")
 	f("edit", `{`+ref+`,"reset":true}`, api.Edited{Before: &api.Edit{Enabled: &on, Evicted: true}, After: &api.Edit{Evicted: true}}, "edits reset order 10.0.0.7:8080",
 		"Nothing is set for 10.0.0.7:8080 of order any more; it was: evicted until gone, enabled.", "It is still evicted. To end that: starling evict order 10.0.0.7:8080 --lift")
 	f("edit", `{`+ref+`,"reset":true}`, api.Edited{}, "edits reset order 10.0.0.7:8080", "Nothing was set for 10.0.0.7:8080 of order.")
@@ -126,7 +128,7 @@ func TestEdits(t *testing.T) {
 	off := false
 	e := api.Edits{Edits: []api.InstanceEdit{
 		{Service: aService("public", "DEFAULT_GROUP", "order"), InstanceKey: api.InstanceKey{IP: "10.0.0.7", Port: 80, Cluster: "DEFAULT"}, Edit: api.Edit{Enabled: &off, Since: now}, There: true},
-		{Service: aService("prod", "g", "pay"), InstanceKey: api.InstanceKey{IP: "10.0.0.8", Port: 80, Cluster: "c"}, Edit: api.Edit{Evicted: true, Sticky: true}},
+		{Service: aService("prod", "g", "pay"), InstanceKey: api.InstanceKey{IP: "10.0.0.8", Port: 80, Cluster: "c"}, Edit: api.Edit{Evicted: true, StaysOut: true}},
 	}}
 	a.answers["GET /edits"] = e
 	a.answers["GET /edits?namespace=public"] = api.Edits{Edits: e.Edits[:1]}

@@ -221,7 +221,7 @@ func editText(e *api.Edit) string {
 	}
 	var words []string
 	switch {
-	case e.Evicted && e.Sticky:
+	case e.Evicted && e.StaysOut:
 		words = append(words, "evicted")
 	case e.Evicted:
 		words = append(words, "evicted until gone")
@@ -235,7 +235,7 @@ func editText(e *api.Edit) string {
 	if len(e.Metadata) > 0 {
 		words = append(words, pairs(e.Metadata))
 	}
-	if e.Sticky && !e.Evicted {
+	if e.Sticky {
 		words = append(words, "sticky")
 	}
 	return strings.Join(words, ", ")

@@ -61,7 +61,7 @@ func TestInstances(t *testing.T) {
 		{InstanceKey: at("10.0.0.7"), Weight: 1, Healthy: true, Enabled: true, Ephemeral: true, State: api.StandsLiving, Node: idA, NodeName: "node-a", Registered: before(time.Minute), Metadata: map[string]string{"zone": "a", "v": "1"}},
 		{InstanceKey: at("10.0.0.8"), Weight: 2.5, Enabled: false, Ephemeral: true, State: api.StandsMoving, Node: idB, Registered: before(time.Hour),
 			Edit: &api.Edit{Enabled: &off, Weight: &heavy, Metadata: map[string]string{"k": "v"}, Sticky: true}},
-		{InstanceKey: at("fd00::7"), Weight: 1, Healthy: true, Enabled: true, State: api.StandsLiving, Evicted: true, Edit: &api.Edit{Evicted: true, Sticky: true}, Metadata: map[string]string{"long": strings.Repeat("x", 100)}},
+		{InstanceKey: at("fd00::7"), Weight: 1, Healthy: true, Enabled: true, State: api.StandsLiving, Evicted: true, Edit: &api.Edit{Evicted: true, StaysOut: true}, Metadata: map[string]string{"long": strings.Repeat("x", 100)}},
 	}}
 	a.answers["GET /instances?service=order"] = in
 	status, stdout, stderr := starling(nil, "instances", "order", "--server", a.addr)

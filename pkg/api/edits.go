@@ -6,15 +6,18 @@ import (
 )
 
 // An Edit is what operators have set for an instance, laid over what its client
-// says. What is absent is as the client says. It ends when the instance is
-// deregistered, or has not been there for a minute (a setting), unless it is
-// sticky. An eviction does not end by a deregistration.
+// says. What is absent is as the client says. What is set ends when the instance
+// is deregistered, or has not been there for a minute (a setting), unless it is
+// sticky. An eviction holds until it is lifted or, unless the instance stays out,
+// until it has not been there for a minute; as long as it holds, a
+// deregistration ends nothing.
 type Edit struct {
 	Enabled  *bool             `json:"enabled,omitempty"`
 	Weight   *float64          `json:"weight,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"` // key by key; other keys are as the client says
 	Evicted  bool              `json:"evicted"`            // clients do not see the instance, whoever registers it
-	Sticky   bool              `json:"sticky"`             // it stays until an operator takes it back
+	StaysOut bool              `json:"staysOut"`           // the eviction holds until it is lifted, whatever becomes of the instance
+	Sticky   bool              `json:"sticky"`             // what is set stays until an operator takes it back; not the eviction
 	Revision uint64            `json:"revision"`           // the entry of the log that wrote it last
 	Since    time.Time         `json:"since,omitzero"`     // when that was; zero: not known
 }
@@ -56,8 +59,9 @@ type EditRequest struct {
 	// Metadata sets keys; null takes back what was set for one. A key that the
 	// client has registered cannot be hidden.
 	Metadata map[string]*string `json:"metadata,omitempty"`
-	// Sticky: the edit holds whatever becomes of the instance, which need not
-	// be there. Absent: as it was; at first false.
+	// Sticky: what is set holds whatever becomes of the instance, which need
+	// not be there. An eviction has its own, see untilGone. Absent: as it was; at
+	// first false.
 	Sticky *bool `json:"sticky,omitempty"`
 }
 
@@ -65,7 +69,8 @@ type EditRequest struct {
 type EvictRequest struct {
 	InstanceRef
 	// UntilGone: the eviction ends when nobody has registered the instance for
-	// a minute (a setting). Else it stays until it is lifted.
+	// a minute (a setting). Else it stays until it is lifted. Of an instance that
+	// is evicted already, the last word counts.
 	UntilGone bool `json:"untilGone,omitempty"`
 	// Absent: the instance need not be there, it is kept away when it comes.
 	// Without it a mistyped address is refused.

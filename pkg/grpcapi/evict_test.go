@@ -16,7 +16,7 @@ func TestEvicted(t *testing.T) {
 		evict := func(name, ip string, evicted bool) {
 			k := registry.InstanceKey{IP: ip, Port: 8080, Cluster: "DEFAULT"}
 			b.reg.Commit([]registry.Change{{Service: registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: name},
-				Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &registry.Override{Weight: new(2.0), Evicted: evicted, Sticky: true}, Cause: registry.CauseOperator}}}})
+				Overrides: []registry.OverrideChange{{InstanceKey: k, Is: &registry.Override{Weight: new(2.0), Evicted: evicted, StaysOut: evicted, Sticky: true}, Cause: registry.CauseOperator}}}})
 		}
 		const text = "instance 10.0.0.7:8080 of DEFAULT_GROUP@@s was evicted by an operator and stays out until that is lifted (starling evict --lift)"
 		const refused = `{"resultCode":500,"errorCode":400,"message":"` + text + `","success":false}`

@@ -16,7 +16,7 @@ func TestEvicted(t *testing.T) {
 		evict := func(evicted bool) {
 			var is *registry.Override
 			if evicted {
-				is = &registry.Override{Evicted: true, Sticky: true}
+				is = &registry.Override{Evicted: true, StaysOut: true}
 			}
 			f.registry.Commit([]registry.Change{{Service: k, Overrides: []registry.OverrideChange{{InstanceKey: i.InstanceKey, Is: is, Cause: registry.CauseOperator}}}})
 		}

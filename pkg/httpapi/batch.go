@@ -12,24 +12,22 @@ import (
 // putMetadata serves PUT instance/metadata/batch: keys are added or replaced in
 // the operators' edits of several instances (http-api §5.8).
 func (s *Server) putMetadata(c *call) error {
-	return s.editMetadata(c, func(is map[string]string, given nacos.Metadata) {
-		maps.Copy(is, given)
+	return s.editMetadata(c, func(given nacos.Metadata) (set registry.Metadata, remove []string) {
+		return registry.NewMetadata(given), nil
 	})
 }
 
 // removeMetadata serves DELETE of the same: keys are taken out of the edits.
 // What a client has published stays, and is seen again (semantics V9).
 func (s *Server) removeMetadata(c *call) error {
-	return s.editMetadata(c, func(is map[string]string, given nacos.Metadata) {
-		for k := range given {
-			delete(is, k)
-		}
+	return s.editMetadata(c, func(given nacos.Metadata) (set registry.Metadata, remove []string) {
+		return nil, slices.Collect(maps.Keys(given))
 	})
 }
 
 // editMetadata answers with the instances that were meant and that are there.
 // consistencyType does not matter: an edit has no kind (golden scenario 11).
-func (s *Server) editMetadata(c *call, edit func(is map[string]string, given nacos.Metadata)) error {
+func (s *Server) editMetadata(c *call, edit func(nacos.Metadata) (registry.Metadata, []string)) error {
 	key, err := c.service()
 	if err != nil {
 		return err
@@ -59,15 +57,9 @@ func (s *Server) editMetadata(c *call, edit func(is map[string]string, given nac
 		at[i] = h.InstanceKey
 	}
 	if len(at) > 0 && len(given) > 0 {
+		set, remove := edit(given)
 		_, err := s.durably(c, func(ctx context.Context, d Durable) error {
-			return d.EditMetadata(ctx, key, at, func(was registry.Metadata) registry.Metadata {
-				is := make(map[string]string, len(was)+len(given))
-				for _, kv := range was {
-					is[kv.Key] = kv.Value
-				}
-				edit(is, given)
-				return registry.NewMetadata(is)
-			})
+			return d.EditMetadata(ctx, key, at, set, remove)
 		})
 		if err != nil {
 			return err

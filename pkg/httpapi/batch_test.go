@@ -96,7 +96,11 @@ func TestMetadataBatchOfMany(t *testing.T) {
 	for n := range 500 {
 		f.play(t, []step{ok(fmt.Sprintf("POST instance?serviceName=a&ip=10.1.%d.%d&port=80&weight=2", n/250, n%250))})
 	}
+	before := f.durable.writes
 	w := f.do("PUT", "/nacos/v1/ns/instance/metadata/batch?serviceName=a&metadata=k=v", "")
+	if n := f.durable.writes - before; n != 1 {
+		t.Errorf("%d writes", n)
+	}
 	if n := strings.Count(w.Body.String(), ":ephemeral"); w.Code != 200 || n != 500 {
 		t.Fatalf("%d: %d instances", w.Code, n)
 	}
@@ -106,8 +110,8 @@ func TestMetadataBatchOfMany(t *testing.T) {
 		}
 	}
 	// What the log does not take is an error, and no list.
-	f.durable.broken = refused(UnknownOutcome, "3 of 500 instances were edited")
-	if w := f.do("PUT", "/nacos/v1/ns/instance/metadata/batch?serviceName=a&metadata=k=x", ""); w.Code != 500 || !strings.Contains(w.Body.String(), "3 of 500") {
+	f.durable.broken = refused(Invalid, "it is too much")
+	if w := f.do("PUT", "/nacos/v1/ns/instance/metadata/batch?serviceName=a&metadata=k=x", ""); w.Code != 400 || !strings.Contains(w.Body.String(), "it is too much") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -26,9 +26,9 @@ type Durable interface {
 	Evict(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey, untilGone bool) error
 	Lift(ctx context.Context, key registry.ServiceKey, at registry.InstanceKey) error
 
-	// EditMetadata changes the metadata in the edits of several instances of a
-	// service: change makes of what is set now what is to be.
-	EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error
+	// EditMetadata sets and removes keys in the metadata of edits of several
+	// instances of a service, of all or of none.
+	EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, set registry.Metadata, remove []string) error
 
 	CreateService(context.Context, registry.ServiceKey, *registry.ServiceMeta) error
 	// UpdateService keeps the kind and the clusters of a service that is

@@ -325,6 +325,16 @@ func errNotEvicted(key registry.ServiceKey, ip string, port int) error {
 		api.CodeNotFound, clip(api.JoinAddress(ip, port)), key.Name, key.Group, key.Namespace), hint: "starling evict --list shows what is"}
 }
 
+// errHalfWritten: of two writes that a request took, the second failed.
+func errHalfWritten(why error) error {
+	text := why.Error()
+	if e, ok := errors.AsType[*api.Error](why); ok {
+		text = e.Message
+	}
+	return &apiError{status: http.StatusGatewayTimeout, shape: native, text: api.CodeUnknownOutcome + ": a part of this is written, the rest is not, or may not be: " + text,
+		hint: "look before you write again"}
+}
+
 func errNoSuchNamespace(id, hint string) error {
 	return &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": nobody has made a namespace " + clip(id), hint: hint}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -16,7 +17,8 @@ import (
 type memLog struct {
 	registry *registry.Registry
 	clock    *registry.Clock
-	broken   error // of every write, if not nil
+	broken   error // of every write, if not nil,
+	after    int   // as soon as there were so many
 
 	mu        sync.Mutex
 	revision  uint64
@@ -52,7 +54,7 @@ func (m *memLog) change(do func() (registry.Change, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.writes++
-	if m.broken != nil {
+	if m.broken != nil && m.writes > m.after {
 		return m.broken
 	}
 	m.revision++
@@ -132,8 +134,8 @@ func (m *memLog) PutOverride(_ context.Context, key registry.ServiceKey, k regis
 				edit.Metadata = was.Metadata
 			}
 		}
-		edit.Evicted = was.Evicted
-		edit.Sticky = edit.Sticky || was.Sticky && (merge || was.Evicted)
+		edit.Evicted, edit.StaysOut = was.Evicted, was.StaysOut
+		edit.Sticky = edit.Sticky || was.Sticky && merge
 		return m.edit(key, k, edit, registry.CauseOperator)
 	})
 }
@@ -141,7 +143,7 @@ func (m *memLog) PutOverride(_ context.Context, key registry.ServiceKey, k regis
 func (m *memLog) Evict(_ context.Context, key registry.ServiceKey, k registry.InstanceKey, untilGone bool) error {
 	return m.change(func() (registry.Change, error) {
 		edit := m.edits[key][k]
-		edit.Evicted, edit.Sticky = true, edit.Sticky || !untilGone
+		edit.Evicted, edit.StaysOut = true, !untilGone
 		return m.edit(key, k, edit, registry.CauseEvicted)
 	})
 }
@@ -152,14 +154,15 @@ func (m *memLog) Lift(_ context.Context, key registry.ServiceKey, k registry.Ins
 		if !edit.Evicted {
 			return registry.Change{}, refused(NotFound, "eviction")
 		}
-		edit.Evicted = false
+		edit.Evicted, edit.StaysOut = false, false
 		return m.edit(key, k, edit, registry.CauseLifted)
 	})
 }
 
 // edit sets an edit to what is left of it.
 func (m *memLog) edit(key registry.ServiceKey, k registry.InstanceKey, edit registry.Override, cause registry.Cause) (registry.Change, error) {
-	if edit.Enabled == nil && edit.Weight == nil && len(edit.Metadata) == 0 && !edit.Evicted {
+	edit.Sticky = edit.Sticky && edit.Sets()
+	if !edit.Sets() && !edit.Evicted {
 		delete(m.edits[key], k)
 		return registry.Change{Service: key, Overrides: []registry.OverrideChange{{InstanceKey: k, Cause: cause}}}, nil
 	}
@@ -180,16 +183,21 @@ func (m *memLog) evict(key registry.ServiceKey, k registry.InstanceKey, evicted 
 	}
 }
 
-func (m *memLog) EditMetadata(ctx context.Context, key registry.ServiceKey, at []registry.InstanceKey, change func(registry.Metadata) registry.Metadata) error {
-	for _, k := range at {
-		m.mu.Lock()
-		was := m.edits[key][k].Metadata
-		m.mu.Unlock()
-		if err := m.PutOverride(ctx, key, k, registry.Override{Metadata: append(registry.Metadata{}, change(was)...)}, true); err != nil {
-			return err
+func (m *memLog) EditMetadata(_ context.Context, key registry.ServiceKey, at []registry.InstanceKey, set registry.Metadata, remove []string) error {
+	return m.change(func() (registry.Change, error) {
+		all := registry.Change{Service: key}
+		for _, k := range at {
+			edit := m.edits[key][k]
+			was := edit.Metadata
+			edit.Metadata = slices.DeleteFunc(slices.Clone(was), func(kv registry.KV) bool { return slices.Contains(remove, kv.Key) }).With(set)
+			if slices.Equal(edit.Metadata, was) {
+				continue
+			}
+			c, _ := m.edit(key, k, edit, registry.CauseOperator)
+			all.Overrides = append(all.Overrides, c.Overrides...)
 		}
-	}
-	return nil
+		return all, nil
+	})
 }
 
 func (m *memLog) PutSwitch(_ context.Context, name, value string) error {

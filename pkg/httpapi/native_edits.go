@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -73,7 +74,7 @@ func nativeEdit(e *InstanceEdit) *api.Edit {
 	if e == nil {
 		return nil
 	}
-	out := &api.Edit{Enabled: e.Enabled, Weight: e.Weight, Evicted: e.Evicted, Sticky: e.Sticky, Revision: e.Revision}
+	out := &api.Edit{Enabled: e.Enabled, Weight: e.Weight, Evicted: e.Evicted, StaysOut: e.StaysOut, Sticky: e.Sticky, Revision: e.Revision}
 	if len(e.Metadata) > 0 {
 		out.Metadata = nativeMetadata(e.Metadata)
 	}
@@ -109,45 +110,67 @@ func (s *Server) editInstance(r *http.Request) (any, error) {
 		was = e.before.Override
 	}
 	edit := registry.Override{Enabled: in.Enabled, Weight: in.Weight, Sticky: sticky}
-	merge := true
+	anew := in.Reset
 	switch {
 	case in.Reset:
-		merge = false
-		edit.Sticky = sticky || was.Evicted && was.Sticky // what evicts stays as it is
 		was.Metadata = nil
 	case in.Sticky != nil && !sticky && was.Sticky:
 		// The log keeps what is sticky sticky, unless the edit is made anew.
-		merge = false
+		anew = true
 		edit.Enabled, edit.Weight = cmp.Or(edit.Enabled, was.Enabled), cmp.Or(edit.Weight, was.Weight)
-		edit.Metadata = was.Metadata
 	}
-	if in.Metadata != nil {
-		edit.Metadata = merged(was.Metadata, in.Metadata)
+	set := map[string]string{}
+	var remove []string
+	all := nativeMetadata(was.Metadata)
+	for k, v := range in.Metadata {
+		if v == nil {
+			remove = append(remove, k)
+			delete(all, k)
+		} else {
+			set[k], all[k] = *v, *v
+		}
 	}
-	if err := nacos.CheckMetadata(nativeMetadata(edit.Metadata)); err != nil {
+	if err := nacos.CheckMetadata(all); in.Metadata != nil && err != nil {
 		return nil, errNative(err.Error(), "take some keys back, with null")
 	}
-	return s.written(r, e, "an instance is edited by an operator", func(ctx context.Context) error {
-		if merge && edit.Enabled == nil && edit.Weight == nil && in.Sticky == nil {
-			// Nothing of it is lost by another one on this node meanwhile.
-			return s.opts.Durable.EditMetadata(ctx, e.key, []registry.InstanceKey{e.at}, func(set registry.Metadata) registry.Metadata { return merged(set, in.Metadata) })
-		}
-		return s.opts.Durable.PutOverride(ctx, e.key, e.at, edit, merge)
-	})
+	put := func(ctx context.Context) error { return s.opts.Durable.PutOverride(ctx, e.key, e.at, edit, !anew) }
+	// Key by key, so that what another node writes at the same time stays.
+	keys := func(ctx context.Context) error {
+		return s.opts.Durable.EditMetadata(ctx, e.key, []registry.InstanceKey{e.at}, registry.NewMetadata(set), remove)
+	}
+	write := put
+	switch {
+	case anew:
+		edit.Metadata = registry.NewMetadata(all)
+	case in.Metadata == nil:
+	case in.Enabled != nil || in.Weight != nil: // first, or an edit that the last key is taken from would end
+		write = both(put, keys)
+	case sticky: // what there is nothing of cannot be sticky
+		write = both(keys, put)
+	default:
+		write = keys
+	}
+	return s.written(r, e, "an instance is edited by an operator", write)
 }
 
-// merged lays keys over metadata; nil takes one away. It is never nil.
-func merged(md registry.Metadata, over map[string]*string) registry.Metadata {
-	m := nativeMetadata(md)
-	for k, v := range over {
-		if v == nil {
-			delete(m, k)
-		} else {
-			m[k] = *v
+// both carries out two writes. What is said of the second alone would not be
+// true of both.
+func both(first, second func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := first(ctx); err != nil {
+			return err
 		}
+		if err := second(ctx); err != nil {
+			return &halfWritten{err}
+		}
+		return nil
 	}
-	return append(registry.Metadata{}, registry.NewMetadata(m)...)
 }
+
+// A halfWritten is why the second half of a request was not written.
+type halfWritten struct{ why error }
+
+func (h *halfWritten) Error() string { return h.why.Error() }
 
 // evictInstance serves POST /instances/evict.
 func (s *Server) evictInstance(r *http.Request) (any, error) {
@@ -299,7 +322,11 @@ func (s *Server) operatorWrites(r *http.Request, write func(context.Context) err
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), writeTimeout)
 	defer cancel()
 	who, _, _ := net.SplitHostPort(r.RemoteAddr)
-	if err := write(registry.AskedBy(ctx, who)); err != nil {
+	err := write(registry.AskedBy(ctx, who))
+	if half, ok := errors.AsType[*halfWritten](err); ok {
+		return errHalfWritten(s.opts.Native.LogError(half.why))
+	}
+	if err != nil {
 		return s.opts.Native.LogError(err)
 	}
 	return nil

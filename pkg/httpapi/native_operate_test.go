@@ -179,6 +179,9 @@ func (f *fixture) edited(t testing.TB, path, body, want string) {
 		if e.Evicted {
 			b.WriteString(" evicted")
 		}
+		if e.StaysOut {
+			b.WriteString(" staysOut")
+		}
 		if e.Sticky {
 			b.WriteString(" sticky")
 		}
@@ -228,16 +231,71 @@ func TestNativeEdits(t *testing.T) {
 	}
 }
 
+// Keys go to the log key by key, also together with more; what the node that
+// is asked has read of the others does not matter.
+func TestNativeMetadata(t *testing.T) {
+	f := newFixture(t, operate)
+	f.register(t, "serviceName=a&ip=10.0.0.1&port=80")
+	const one = `{"service":"a","ip":"10.0.0.1","port":80`
+	at := registry.InstanceKey{IP: "10.0.0.1", Port: 80, Cluster: "DEFAULT"}
+	writes := 0
+	edited := func(body string, want string, n int) {
+		t.Helper()
+		writes = f.durable.writes
+		f.edited(t, "edit", body, want)
+		if is := f.durable.writes - writes; is != n {
+			t.Errorf("%s: %d writes, want %d", body, is, n)
+		}
+	}
+	edited(one+`,"metadata":{"a":"1","b":"1"}}`, "none → map[a:1 b:1]: DEFAULT enabled=true weight=1 map[a:1 b:1] evicted=false", 1)
+	edited(one+`,"metadata":{"a":"1"}}`, "map[a:1 b:1] → map[a:1 b:1]: DEFAULT enabled=true weight=1 map[a:1 b:1] evicted=false", 1)
+	edited(one+`,"metadata":{"a":null,"b":null}}`, "map[a:1 b:1] → none: DEFAULT enabled=true weight=1 map[] evicted=false", 1)
+	// One that is made by the keys is sticky, one that they end as well stays.
+	edited(one+`,"metadata":{"a":"1"},"sticky":true}`, "none → map[a:1] sticky: DEFAULT enabled=true weight=1 map[a:1] evicted=false", 2)
+	edited(one+`,"metadata":{"a":null},"weight":2}`, "map[a:1] sticky → weight=2 sticky: DEFAULT enabled=true weight=2 map[] evicted=false", 2)
+	edited(one+`,"metadata":{"c":"1"},"sticky":false}`, "weight=2 sticky → weight=2 map[c:1]: DEFAULT enabled=true weight=2 map[c:1] evicted=false", 1)
+	edited(one+`,"metadata":{"d":"1"},"sticky":false}`, "weight=2 map[c:1] → weight=2 map[c:1 d:1]: DEFAULT enabled=true weight=2 map[c:1 d:1] evicted=false", 1)
+	edited(one+`,"reset":true,"metadata":{"e":"1"}}`, "weight=2 map[c:1 d:1] → map[e:1]: DEFAULT enabled=true weight=1 map[e:1] evicted=false", 1)
+
+	// What another node has written, and this one has not read, stays.
+	edits := f.opts.Native.Edits
+	stale := edits("")
+	f.opts.Native.Edits = func(string) []InstanceEdit { return stale }
+	a := registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: "a"}
+	if err := f.durable.EditMetadata(t.Context(), a, []registry.InstanceKey{at}, registry.Metadata{{Key: "theirs", Value: "1"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []string{"", `,"weight":3`, `,"sticky":true`, `,"enabled":true,"sticky":true`} {
+		if w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"ours":"1","e":null}`+more+`}`, nativeJSON); w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if is := edits("")[0].Metadata; len(is) != 2 || is[0].Key != "ours" || is[1].Key != "theirs" {
+			t.Errorf("%s: %v", more, is)
+		}
+	}
+
+	// The second half alone is not written.
+	f.durable.broken, f.durable.after = refused(NoLeader, "nobody leads"), f.durable.writes+1
+	w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"f":"1"},"weight":4}`, nativeJSON)
+	if w.Code != 504 || !strings.Contains(w.Body.String(), api.CodeUnknownOutcome) || !strings.Contains(w.Body.String(), "a part of this is written") || !strings.Contains(w.Body.String(), "nobody leads") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	f.durable.after = 0
+	if w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"f":"1"},"weight":4}`, nativeJSON); w.Code != 503 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 func TestNativeEvictions(t *testing.T) {
 	f := newFixture(t, operate)
 	f.register(t, "serviceName=a&ip=10.0.0.1&port=80")
 	f.inTwoClusters(t)
 	const one, two = `{"service":"a","ip":"10.0.0.1","port":80`, `{"service":"a","ip":"10.0.0.2","port":80`
-	f.edited(t, "evict", one+`}`, "none → evicted sticky: DEFAULT enabled=true weight=1 map[] evicted=true")
-	f.edited(t, "edit", one+`,"weight":5}`, "evicted sticky → weight=5 evicted sticky: DEFAULT enabled=true weight=5 map[] evicted=true")
-	f.edited(t, "edit", one+`,"reset":true}`, "weight=5 evicted sticky → evicted sticky: DEFAULT enabled=true weight=1 map[] evicted=true")
+	f.edited(t, "evict", one+`}`, "none → evicted staysOut: DEFAULT enabled=true weight=1 map[] evicted=true")
+	f.edited(t, "edit", one+`,"weight":5}`, "evicted staysOut → weight=5 evicted staysOut: DEFAULT enabled=true weight=5 map[] evicted=true")
+	f.edited(t, "edit", one+`,"reset":true}`, "weight=5 evicted staysOut → evicted staysOut: DEFAULT enabled=true weight=1 map[] evicted=true")
 	f.edited(t, "evict", two+`,"cluster":"c2","untilGone":true}`, "none → evicted: c2 enabled=true weight=1 map[] evicted=true")
-	f.edited(t, "evict", `{"service":"later","ip":"10.0.0.9","port":80,"absent":true}`, "none → evicted sticky: none")
+	f.edited(t, "evict", `{"service":"later","ip":"10.0.0.9","port":80,"absent":true}`, "none → evicted staysOut: none")
 	s := read[api.Services](t, f, "/services?name=a")
 	if got := s.Services[0]; got.Instances != 1 || got.Evicted != 2 {
 		t.Errorf("%+v", got)
@@ -252,8 +310,14 @@ func TestNativeEvictions(t *testing.T) {
 	if w := f.do("GET", "/nacos/v1/ns/instance/list?serviceName=a", ""); strings.Contains(w.Body.String(), "10.0.0.1") {
 		t.Errorf("readers see it: %s", w.Body)
 	}
+	// What else is set lasts as it did before the eviction, and after.
+	f.edited(t, "edit", one+`,"weight":5,"metadata":{"a":"1"}}`, "evicted staysOut → weight=5 map[a:1] evicted staysOut: DEFAULT enabled=true weight=5 map[a:1] evicted=true")
+	f.edited(t, "edit", one+`,"sticky":true}`, "weight=5 map[a:1] evicted staysOut → weight=5 map[a:1] evicted staysOut sticky: DEFAULT enabled=true weight=5 map[a:1] evicted=true")
+	f.edited(t, "evict", one+`,"untilGone":true}`, "weight=5 map[a:1] evicted staysOut sticky → weight=5 map[a:1] evicted sticky: DEFAULT enabled=true weight=5 map[a:1] evicted=true")
+	f.edited(t, "evict", one+`}`, "weight=5 map[a:1] evicted sticky → weight=5 map[a:1] evicted staysOut sticky: DEFAULT enabled=true weight=5 map[a:1] evicted=true")
+	f.edited(t, "edit", one+`,"reset":true}`, "weight=5 map[a:1] evicted staysOut sticky → evicted staysOut: DEFAULT enabled=true weight=1 map[] evicted=true")
 	f.edited(t, "lift", two+`}`, "evicted → none: c2 enabled=true weight=1 map[] evicted=false") // the cluster is that of the one that is evicted
-	f.edited(t, "lift", one+`}`, "evicted sticky → none: DEFAULT enabled=true weight=1 map[] evicted=false")
+	f.edited(t, "lift", one+`}`, "evicted staysOut → none: DEFAULT enabled=true weight=1 map[] evicted=false")
 }
 
 func TestNativeNamespaces(t *testing.T) {

@@ -107,7 +107,7 @@ func operations() []operation {
 			answer: api.History{}, requests: []request{{query: "service=order"}, {query: "namespace=public&group=DEFAULT_GROUP&service=order&instance=10.0.0.7:8080"}, {about: "no service", status: 400, code: api.CodeBadRequest}}},
 
 		{call: "POST /instances/edit", tag: "edits", summary: "Edit an instance", about: "Lays something over what the client of an instance says, on all nodes.",
-			body: api.EditRequest{}, answer: api.Edited{}, refusals: []refusal{noLeader, unknown},
+			body: api.EditRequest{}, answer: api.Edited{}, refusals: []refusal{noLeader, notUnderstood, unknown},
 			requests: []request{{about: "disable", body: `{` + anInstance + `,"enabled":false}`}, {about: "everything", body: `{"namespace":"public","group":"DEFAULT_GROUP",` + anInstance +
 				`,"cluster":"DEFAULT","reset":true,"enabled":true,"weight":0.5,"metadata":{"zone":"b"},"sticky":false}`}, {about: "take a key back", body: `{` + anInstance + `,"metadata":{"zone":null}}`},
 				{about: "before it is there", body: `{"service":"order","ip":"10.0.0.9","port":8080,"enabled":false,"sticky":true}`},

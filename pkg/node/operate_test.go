@@ -57,7 +57,7 @@ func TestOperateThreeNodes(t *testing.T) {
 	on("disabled", func(i api.Standing) bool { return !i.Enabled && i.Metadata["zone"] == "b" && i.Edit != nil })
 
 	e, err = clients[2].EvictInstance(t.Context(), api.EvictRequest{InstanceRef: ref})
-	if err != nil || e.After == nil || !e.After.Evicted || !e.After.Sticky || e.After.Since.IsZero() || e.Is == nil || !e.Is.Evicted {
+	if err != nil || e.After == nil || !e.After.Evicted || !e.After.StaysOut || e.After.Sticky || e.After.Since.IsZero() || e.Is == nil || !e.Is.Evicted {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	on("evicted", func(i api.Standing) bool { return i.Evicted })

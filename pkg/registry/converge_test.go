@@ -165,7 +165,9 @@ next:
 	line := func(at InstanceKey, weight float64, healthy bool, of Life, client string) {
 		evicted := ""
 		if o := edits[at]; o != nil {
-			weight = *o.Weight
+			if o.Weight != nil {
+				weight = *o.Weight
+			}
 			if o.Evicted {
 				evicted = "evicted "
 			}
@@ -225,8 +227,21 @@ func TestRegistriesConverge(t *testing.T) {
 	}
 }
 
+// lastEdit is what the log says last of an edit.
+func lastEdit(log []Change, k InstanceKey) *Override {
+	for _, c := range slices.Backward(log) {
+		for _, o := range c.Overrides {
+			if o.InstanceKey == k {
+				return o.Is
+			}
+		}
+	}
+	return nil
+}
+
 func converge(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
+	says := rand.New(rand.NewPCG(seed, 8)) // what an edit says does not change what happens
 	names := []string{"A", "B", "C"}
 	mesh := newMesh(t, names...)
 	var nodes []*knower
@@ -395,7 +410,12 @@ func converge(t *testing.T, seed uint64) {
 			k := InstanceKey{ip(), 80, DefaultCluster}
 			ch := OverrideChange{InstanceKey: k, Cause: CauseOverrideEnded, Clock: n.opts.Clock.Now()}
 			if rng.IntN(3) > 0 {
-				ch.Is, ch.Cause = &Override{Weight: new(float64(3 + rng.IntN(2))), Evicted: rng.IntN(2) == 0, Sticky: rng.IntN(3) == 0, Revision: uint64(len(committed))}, CauseOperator
+				ch.Is, ch.Cause = &Override{Weight: new(float64(3 + rng.IntN(2))), Evicted: rng.IntN(2) == 0, StaysOut: says.IntN(2) == 0, Sticky: rng.IntN(3) == 0, Revision: uint64(len(committed))}, CauseOperator
+			} else if was := lastEdit(committed, k); was != nil && says.IntN(2) == 0 { // absent for a minute, as somebody sees it
+				if left, _ := was.Lasting(); left.Sets() || left.Evicted {
+					left.Revision = uint64(len(committed))
+					ch.Is = &left
+				}
 			}
 			committed = append(committed, Change{Service: order, Overrides: []OverrideChange{ch}})
 			say("log %d: edit of %s: %v", len(committed), k.IP, ch.Is != nil)

@@ -49,7 +49,7 @@ type OverrideChange struct {
 	By    string // who asked for it; "": not known
 }
 
-// An Edit names an operator's edit at a revision.
+// An Edit names an operator's edit at a revision, of which something is over.
 type Edit struct {
 	Service ServiceKey
 	InstanceKey
@@ -284,8 +284,8 @@ func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {
 
 // endOverride ends the edit of an instance whose client has said goodbye, here
 // at once; the log is to be told. The goodbye of a client is not that of a
-// persistent instance. An eviction does not end by it: its client would say
-// goodbye and come back.
+// persistent instance. An eviction does not end by it, its client would say
+// goodbye and come back, nor does what else is set of an evicted instance.
 func (s *service) endOverride(n *news, k InstanceKey) {
 	o := s.overrides[k]
 	if o == nil || o.Sticky || o.Evicted || o.over || s.persistent[k] != nil {
@@ -360,12 +360,14 @@ func (r *Registry) EndedOverrides() []Edit {
 	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool { return o.over })
 }
 
-// AbsentOverrides are the edits, sticky ones left out, whose instance has not
-// been there, as this node sees it, for [Options.OverrideAge]: the node that
-// leads has the log end them. One that only dropped lives publish is not there.
+// AbsentOverrides are the edits of which something ends with their instance
+// ([Override.Lasting]), which has not been there, as this node sees it, for
+// [Options.OverrideAge]: the node that leads has the log end that. An instance
+// that only dropped lives publish is not there.
 func (r *Registry) AbsentOverrides() []Edit {
 	return r.edits(func(s *service, k InstanceKey, o *override, now Stamp) bool {
-		return !o.Sticky && !s.there(k) && now.Millis()-o.seen.Millis() >= r.opts.OverrideAge
+		_, ends := o.Lasting()
+		return ends && !s.there(k) && now.Millis()-o.seen.Millis() >= r.opts.OverrideAge
 	})
 }
 

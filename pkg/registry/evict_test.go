@@ -61,7 +61,7 @@ func TestEviction(t *testing.T) {
 	w.changes = 0
 	before := w.Snapshot(order)
 
-	w.edit(one.InstanceKey, &Override{Evicted: true, Sticky: true, Revision: 7}, "10.0.0.5")
+	w.edit(one.InstanceKey, &Override{Evicted: true, StaysOut: true, Revision: 7}, "10.0.0.5")
 	w.shows("1.1.1.2")
 	w.evicted("1.1.1.1")
 	w.changed(1)
@@ -110,7 +110,7 @@ func TestEviction(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 	// An edit of the rest is made to what is unseen.
-	w.edit(one.InstanceKey, &Override{Weight: new(9.0), Evicted: true, Sticky: true, Revision: 8}, "")
+	w.edit(one.InstanceKey, &Override{Weight: new(9.0), Evicted: true, StaysOut: true, Revision: 8}, "")
 	w.evicted("1.1.1.1 w9")
 	w.changed(0)
 	w.refuses(c, nil, inst("1.1.1.1", weight(5)), inst("1.1.1.3"))
@@ -177,7 +177,7 @@ func TestEvictionOfTheAbsent(t *testing.T) {
 		w.register(w.client("b"), inst("1.1.1.1"))
 		w.shows("1.1.1.1")
 
-		w.edit(k, &Override{Evicted: true, Sticky: true, Revision: 8}, "")
+		w.edit(k, &Override{Evicted: true, StaysOut: true, Revision: 8}, "")
 		w.Open("b", Connection).Close(CauseConnectionLost)
 		w.edit(k, nil, "x") // with the service, say
 		w.past("1.1.1.1 evicted by an operator () -→-", "1.1.1.1 registration while evicted (a) -→-", "1.1.1.1 eviction ended () -→-",
@@ -185,10 +185,71 @@ func TestEvictionOfTheAbsent(t *testing.T) {
 	})
 }
 
+// Whatever is not to outlast the instance is reported, once the instance has been
+// away for long: all of the edit, or a part.
+func TestAbsentParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := inst("1.1.1.1").InstanceKey
+		a := w.client("a")
+		revision := uint64(0)
+		for _, is := range []struct {
+			edit Override
+			ends bool
+			left string // of the edit, for readers, once it has ended
+		}{
+			{Override{Evicted: true}, true, "1.1.1.1"},
+			{Override{Evicted: true, StaysOut: true}, false, ""},
+			{Override{Evicted: true, StaysOut: true, Weight: new(2.0)}, true, ""},
+			{Override{Evicted: true, StaysOut: true, Weight: new(2.0), Sticky: true}, false, ""},
+			{Override{Evicted: true, Weight: new(2.0)}, true, "1.1.1.1"},
+			{Override{Evicted: true, Weight: new(2.0), Sticky: true}, true, "1.1.1.1 w2"},
+			{Override{Weight: new(2.0)}, true, "1.1.1.1"},
+			{Override{Metadata: NewMetadata(map[string]string{"k": "v"})}, true, "1.1.1.1"},
+			{Override{Enabled: new(true)}, true, "1.1.1.1"},
+			{Override{Weight: new(2.0), Sticky: true}, false, "1.1.1.1 w2"},
+		} {
+			revision++
+			is.edit.Revision = revision
+			w.edit(k, &is.edit, "")
+			time.Sleep(time.Minute)
+			var want []Edit
+			if is.ends {
+				want = []Edit{{order, k, revision, CauseOverrideEnded}}
+			}
+			if diff := cmp.Diff(want, w.AbsentOverrides()); diff != "" {
+				t.Errorf("%+v (-want +got):\n%s", is.edit, diff)
+			}
+			left, ends := is.edit.Lasting()
+			if ends != is.ends {
+				t.Errorf("%+v ends: %v", is.edit, ends)
+			}
+			revision++
+			left.Revision = revision
+			w.edit(k, &left, "")
+			time.Sleep(time.Hour)
+			if got := w.AbsentOverrides(); got != nil {
+				t.Errorf("what is left of %+v ends, too: %v", is.edit, got)
+			}
+			_ = a.Register(order, []*Instance{inst("1.1.1.1")}, false)
+			if is.left == "" {
+				w.shows()
+			} else {
+				w.shows(is.left)
+			}
+			w.edit(k, nil, "")
+			a.Deregister(order, k)
+		}
+		if got := w.EndedOverrides(); got != nil {
+			t.Errorf("%v ended", got)
+		}
+	})
+}
+
 // No more lines of the history than that, however many clients there are.
 func TestRefusalsAreBounded(t *testing.T) {
 	w := newWorld(t)
-	w.edit(inst("1.1.1.1").InstanceKey, &Override{Evicted: true, Sticky: true}, "")
+	w.edit(inst("1.1.1.1").InstanceKey, &Override{Evicted: true, StaysOut: true}, "")
 	for n := range 3 * maxRefused {
 		c := w.client(fmt.Sprint("c", n))
 		w.refuses(c, ErrEvicted, inst("1.1.1.1"))
@@ -205,7 +266,7 @@ func TestEvictedElsewhere(t *testing.T) {
 	w := newWorld(t)
 	k := inst("1.1.1.1").InstanceKey
 	there := Life{"there", 1}
-	w.edit(k, &Override{Evicted: true, Sticky: true, Revision: 1}, "")
+	w.edit(k, &Override{Evicted: true, StaysOut: true, Revision: 1}, "")
 	w.Apply(there, []Record{{RecordKey: RecordKey{"c", order}, Clock: 1, Instances: []Published{{inst("1.1.1.1", weight(2)), 1}}}})
 	w.evicted("1.1.1.1 w2")
 	w.changed(0)

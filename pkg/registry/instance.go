@@ -82,10 +82,14 @@ func (md Metadata) Get(key string) (string, bool) {
 	return md[i].Value, true
 }
 
-// with lays over's entries over md's (semantics V9).
-func (md Metadata) with(over Metadata) Metadata {
-	if len(over) == 0 {
+// With lays over's entries over md's (semantics V9). Neither changes; the result
+// may be one of them.
+func (md Metadata) With(over Metadata) Metadata {
+	switch {
+	case len(over) == 0:
 		return md
+	case len(md) == 0:
+		return over
 	}
 	out := make(Metadata, 0, len(md)+len(over))
 	for len(md) > 0 || len(over) > 0 {
@@ -110,10 +114,28 @@ type Override struct {
 	Metadata Metadata // wins key by key
 	// Evicted: readers do not see the instance, whoever registers it.
 	Evicted bool
-	// Sticky: it stays whatever becomes of the instance.
-	Sticky bool
+	// StaysOut: the eviction holds until it is lifted, whatever becomes of the
+	// instance. Sticky is the same of the rest of the edit.
+	StaysOut, Sticky bool
 	// Revision is the index of the log entry that wrote it.
 	Revision uint64
+}
+
+// Sets reports whether an edit sets something, an eviction left out.
+func (o *Override) Sets() bool {
+	return o.Enabled != nil || o.Weight != nil || len(o.Metadata) > 0
+}
+
+// Lasting is what stays of an edit when its instance is gone; ends: that is less
+// than there was.
+func (o Override) Lasting() (left Override, ends bool) {
+	if o.Evicted && !o.StaysOut {
+		o.Evicted, ends = false, true
+	}
+	if o.Sets() && !o.Sticky {
+		o.Enabled, o.Weight, o.Metadata, ends = nil, nil, nil, true
+	}
+	return o, ends
 }
 
 func (o *Override) apply(i *Instance) *Instance {
@@ -127,6 +149,6 @@ func (o *Override) apply(i *Instance) *Instance {
 	if o.Weight != nil {
 		edited.Weight = *o.Weight
 	}
-	edited.Metadata = i.Metadata.with(o.Metadata)
+	edited.Metadata = i.Metadata.With(o.Metadata)
 	return &edited
 }
