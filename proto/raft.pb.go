@@ -1151,7 +1151,7 @@ type EditMetadata struct {
 	Service       *Service                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Instances     []*EditMetadata_Instance `protobuf:"bytes,2,rep,name=instances,proto3" json:"instances,omitempty"`
 	Set           []string                 `protobuf:"bytes,3,rep,name=set,proto3" json:"set,omitempty"`       // key, value, …
-	Remove        []string                 `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"` // keys
+	Remove        []string                 `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"` // keys; what is in set as well is set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2301,7 +2301,7 @@ type EditMetadata_Instance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ip            string                 `protobuf:"bytes,1,opt,name=ip,proto3" json:"ip,omitempty"`
 	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
-	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"` // "": that of the instance before
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
