@@ -71,10 +71,14 @@ func run(args []string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := client.RegisterInstance(vo.RegisterInstanceParam{
+		done, err := client.RegisterInstance(vo.RegisterInstanceParam{
 			ServiceName: service, Ip: ip, Port: port, Weight: 1, Enable: true, Healthy: true, Ephemeral: true,
-		}); err != nil {
+		})
+		switch {
+		case err != nil:
 			return failed(err)
+		case !done: // the SDK does not pass on the reason
+			return fmt.Errorf("%s refused %s; is it evicted (starling evict --list), or has %s persistent instances?", server, args[2], service)
 		}
 		fmt.Printf("%s is registered at %s; Ctrl-C ends it\n", args[2], service)
 	case "watch":
