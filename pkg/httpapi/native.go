@@ -257,7 +257,9 @@ func jsonFault(err error) string {
 		if e.Field == "" {
 			return "it is of the type " + clip(e.Value) + ", not an object"
 		}
-		return strconv.Quote(e.Field) + " cannot be of the type " + clip(e.Value)
+		// A field of an embedded type comes as Type.field; ours begin in lower case.
+		path := slices.DeleteFunc(strings.Split(e.Field, "."), func(name string) bool { return name != "" && name[0] >= 'A' && name[0] <= 'Z' })
+		return strconv.Quote(strings.Join(path, ".")) + " cannot be of the type " + clip(e.Value)
 	}
 	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "it is not JSON"

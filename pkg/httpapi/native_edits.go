@@ -101,7 +101,7 @@ func (s *Server) editInstance(r *http.Request) (any, error) {
 		return nil, errNative(fmt.Sprintf("weight is not between 0 and %d: %v", maxWeight, *w), "0 takes no traffic")
 	}
 	sticky := in.Sticky != nil && *in.Sticky
-	e, err := s.target(&in.InstanceRef, sticky, "an edit that is sticky may be made before it is there; starling instances shows what is")
+	e, err := s.target(&in.InstanceRef, sticky, "an edit that is sticky (--sticky) may be made before it is there; starling instances shows what is")
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (s *Server) evictInstance(r *http.Request) (any, error) {
 	if in.Absent && in.UntilGone {
 		return nil, errNative("absent and untilGone exclude each other", "what is not there is gone")
 	}
-	e, err := s.target(&in.InstanceRef, in.Absent, "with absent it is kept away when it comes; starling instances shows what is there")
+	e, err := s.target(&in.InstanceRef, in.Absent, "with absent (--absent) it is kept away when it comes; starling instances shows what is there")
 	if err != nil {
 		return nil, err
 	}

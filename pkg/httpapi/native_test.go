@@ -245,6 +245,9 @@ func TestNativeWrites(t *testing.T) {
 			t.Errorf("%s: %s", body, message)
 		}
 	}
+	if says := jsonFault(json.Unmarshal([]byte(`{"port":"80"}`), new(api.EditRequest))); says != `"port" cannot be of the type string` {
+		t.Error(says) // of a type that is embedded
+	}
 	post("/drain", `{"dryRun":false`+strings.Repeat(" ", 1000)+"}", 413, api.CodeTooLarge, nativeJSON)
 	post("/self-preservation/end", "", 400, api.CodeBadRequest, nativeJSON)
 	post("/self-preservation/end", "{}", 403, api.CodeForbidden, nativeJSON, "Sec-Fetch-Site: cross-site")

@@ -184,10 +184,11 @@ func document(t *testing.T) object {
 				"Unknown parameters and fields are refused. Times are RFC 3339 in UTC, by the clock of the node that answers. Durations are whole milliseconds, in fields that end in Millis. " +
 				"Lists are never null. New fields and new values of states may appear: a program should pass over what it does not know.\n\n" +
 				"Everything but success has the shape of Refusal, with a code for programs and a hint for people. Writes take " +
-				"application/json and nothing that a browser sends for another site. There are no accounts yet."},
+				"application/json and nothing that a browser sends for another site. Nothing is authorised yet: no request asks for a token."},
 		"servers": []object{{"url": api.Path, "description": "The HTTP port of any node."}},
-		"tags": []object{{"name": "services", "description": "Services and their instances"}, {"name": "edits", "description": "What operators set for instances"}, {"name": "namespaces"},
-			{"name": "cluster", "description": "The nodes"}, {"name": "log", "description": "What must survive"}, {"name": "about"}},
+		"tags": []object{{"name": "services", "description": "Services and their instances"}, {"name": "edits", "description": "What operators set for instances"}, {"name": "namespaces", "description": "Namespaces with names for people"},
+			{"name": "cluster", "description": "The nodes"}, {"name": "log", "description": "What must survive"}, {"name": "about", "description": "This document"}},
+		"security":   []object{}, // nobody is asked who they are
 		"paths":      paths,
 		"components": object{"schemas": d.schemas},
 	}
