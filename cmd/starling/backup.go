@@ -42,7 +42,7 @@ is readable by its owner only.`,
 		Example: `  starling backup starling.backup
   starling backup "/backup/starling-$(date +%F).backup" --server 10.0.0.1
   starling backup - | ssh store 'cat >starling.backup'`,
-		Args: cobra.ExactArgs(1),
+		Args: needsFile,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
 			if err != nil {
@@ -145,7 +145,7 @@ no way back but another backup. Make one before.`,
 		Example: `  starling restore starling.backup
   starling restore starling.backup --server 10.0.0.1
   starling backup before.backup && starling restore --force starling.backup`,
-		Args: cobra.ExactArgs(1),
+		Args: needsFile,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
 			if err != nil {
@@ -264,4 +264,11 @@ func (s *progress) end() {
 	if s.w != nil {
 		fmt.Fprint(s.w, "\r\x1b[K")
 	}
+}
+
+func needsFile(c *cobra.Command, args []string) error {
+	if len(args) != 1 || args[0] == "" {
+		return errors.New("needs one FILE")
+	}
+	return nil
 }

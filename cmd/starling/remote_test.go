@@ -188,7 +188,7 @@ func TestRemoteErrors(t *testing.T) {
 		{"cluster", "--server", "a", "--servers", "b"}, {"verify", "--servers", "a,a:8848"}, {"verify", "--servers", "a,b:x"},
 		{"raft", "x"}, {"raft", "--server", "a", "--servers", "b"}, {"backup"}, {"backup", "a", "b"}, {"backup", "-", "--json"}, {"backup", "x", "--servers", "a"},
 		{"restore"}, {"restore", "a", "b"}, {"members", "remove"}, {"members", "remove", ""}, {"members", "remove", "a", "b"}, {"members", "remove", "a", "--servers", "b"},
-		{"services", "a", "b"}, {"services", "--all-namespaces", "--namespace", "n"}, {"services", "--limit", "0"}, {"services", "g@@a", "--group", "h"}, {"services", "--watch=x"},
+		{"services", "a", "b"}, {"services", "--all-namespaces", "--namespace", "n"}, {"services", "--limit", "0"}, {"services", "g@@a", "--group", "h"}, {"services", "--watch=x"}, {"services", "--watch", "5s"}, {"instances", "order", "--watch", "5s"}, {"subscribers", "order", "--watch", "5s"}, {"weight", "order", "10.0.0.7:8080", "-1"},
 		{"instances"}, {"instances", ""}, {"instances", "a", "b"}, {"enable"}, {"enable", "s"}, {"disable", "s", "10.0.0.7"}, {"disable", "s", ":80"}, {"disable", "s", "10.0.0.7:80", "x"},
 		{"weight", "s", "10.0.0.7:80"}, {"weight", "s", "10.0.0.7:80", "x"}, {"weight", "s", "10.0.0.7:80", "10001"}, {"weight", "s", "10.0.0.7:80", "NaN"}, {"metadata", "s"},
 		{"evict"}, {"evict", "s"}, {"evict", "s", "10.0.0.7:80", "--list"}, {"evict", "--list", "--lift"}, {"evict", "s", "10.0.0.7:80", "--all-namespaces"},

@@ -31,7 +31,7 @@ protection threshold). CHANGED is how long ago readers saw the last change.`,
 		Example: `  starling services
   starling services order --namespace prod --watch
   starling services --all-namespaces --json | jq '.services[] | select(.healthy == 0)'`,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              r.watched(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: r.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
@@ -141,7 +141,7 @@ is what operators have set; the values shown are with it. SERVICE may be GROUP@@
 		Example: `  starling instances order
   starling instances order --namespace prod --watch=1s
   starling instances payment@@order --json | jq '.instances[] | select(.healthy | not)'`,
-		Args:              needsService,
+		Args:              r.watched(needsService),
 		ValidArgsFunction: r.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()

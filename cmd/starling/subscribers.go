@@ -33,7 +33,7 @@ subscribers. Nodes that did not answer are named above the table.`,
 		Example: `  starling subscribers order
   starling subscribers order --namespace prod --watch
   starling subscribers order --json | jq '.subscribers[] | select(.behindMillis > 5000)'`,
-		Args:              cobra.ExactArgs(1),
+		Args:              r.watched(needsService),
 		ValidArgsFunction: r.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()

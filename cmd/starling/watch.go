@@ -23,8 +23,21 @@ const (
 // one looks at it.
 func (r *remote) watchFlag(c *cobra.Command) {
 	f := c.Flags()
-	f.Var(&watchValue{&r.watch}, "watch", "ask again every `DURATION` until Ctrl-C")
+	f.Var(&watchValue{&r.watch}, "watch", "ask again every `DURATION` until Ctrl-C; with one: --watch=5s")
 	f.Lookup("watch").NoOptDefVal = watchPeriod.String()
+}
+
+// watched refuses --watch 5s, whose 5s would be an argument, before needs says
+// of the arguments what is not the matter.
+func (r *remote) watched(needs cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if r.watch > 0 && len(args) > 0 {
+			if last := args[len(args)-1]; new(watchValue{new(time.Duration)}).Set(last) == nil {
+				return fmt.Errorf("%q is an argument of its own: for a time, write --watch=%s", last, last)
+			}
+		}
+		return needs(c, args)
+	}
 }
 
 // A watchValue is the time between two questions; zero: there is only one.
