@@ -96,7 +96,7 @@ func removeNamespaceCommand(p *process) *cobra.Command {
 		Long: `Forget the name and the description of a namespace. The services in it stay as they
 are, and with them it is still listed.`,
 		Example: `  starling namespaces remove prod`,
-		Args:    needsID, ValidArgsFunction: cobra.NoFileCompletions,
+		Args:    needsID, ValidArgsFunction: r.completeMade,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
 			if err != nil {

@@ -57,12 +57,17 @@ func (r *remote) flags(c *cobra.Command, several, named bool) {
 	for _, name := range []string{"namespace", "group"} {
 		f.Lookup(name).Hidden = !named
 	}
+	if named {
+		if err := c.RegisterFlagCompletionFunc("namespace", r.completeNamespace); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
 }
 
 // noFiles ends the shell's completion of file names: no flag takes one.
 func noFiles(c *cobra.Command) {
 	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Value.Type() == "bool" {
+		if _, names := c.GetFlagCompletionFunc(f.Name); names || f.Value.Type() == "bool" {
 			return
 		}
 		if err := c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions); err != nil {

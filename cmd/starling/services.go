@@ -288,6 +288,34 @@ func (r *remote) completeService(c *cobra.Command, args []string, typed string) 
 	})
 }
 
+// completeNamespace offers the namespaces that there are, by their ids.
+func (r *remote) completeNamespace(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return r.namespacesLike(c, typed, false)
+}
+
+// completeMade offers, for a first argument, those that somebody has made.
+func (r *remote) completeMade(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return r.namespacesLike(c, typed, true)
+}
+
+func (r *remote) namespacesLike(c *cobra.Command, typed string, made bool) ([]string, cobra.ShellCompDirective) {
+	return r.complete(c, func(ctx context.Context, client *api.Client) (ids []string) {
+		ns, err := client.Namespaces(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, n := range ns.Namespaces {
+			if (n.InTable || !made) && strings.HasPrefix(n.ID, typed) {
+				ids = append(ids, n.ID)
+			}
+		}
+		return ids
+	})
+}
+
 // completeInstance offers names of services, and then addresses.
 func (r *remote) completeInstance(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) != 1 {

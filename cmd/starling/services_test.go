@@ -105,4 +105,8 @@ func TestCompletion(t *testing.T) {
 	f("10.0.0.7:80\n20.0.0.7:80\n:4\n", "edits", "reset", "--namespace", "n", "order", "")
 	f(":4\n", "disable", "order", "10.0.0.7:80", "")
 	f(":4\n", "services", "none")
+	a.answers["GET /namespaces"] = api.Namespaces{Namespaces: []api.Namespace{{ID: "public"}, {ID: "prod", InTable: true}, {ID: "dev", InTable: true}}}
+	f("public\nprod\n:4\n", "services", "--namespace", "p")
+	f("prod\ndev\n:4\n", "namespaces", "remove", "")
+	f(":4\n", "namespaces", "create", "")
 }
