@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/starling-registry/starling/pkg/api"
 )
@@ -145,6 +146,9 @@ To keep it out whoever registers it: starling evict --help.`,
 				case on && e.Is.Evicted:
 					state = "enabled, but evicted: clients do not see it (starling evict --lift)"
 				}
+				if e.Before != nil && e.Before.Enabled != nil && *e.Before.Enabled == on {
+					state = "still " + state
+				}
 				fmt.Fprintf(w, "%s is %s.\nUndo: %s\n", named(e), state, undo)
 			})
 		},
@@ -198,6 +202,14 @@ one of weight 0.` + "\n\n" + editLasts,
 			})
 		},
 	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			if s := e.GetSpecifiedShortnames(); s != "" && strings.Trim(s, "0123456789.") == "" {
+				return fmt.Errorf("WEIGHT: \"-%s\" is not a number from 0 to 10000", s)
+			}
+		}
+		return err
+	})
 	r.flags(c)
 	c.Flags().BoolVar(&sticky, "sticky", false, "until it is taken back; the instance need not be there yet")
 	noFiles(c)
@@ -337,6 +349,8 @@ func (r *reference) sayMetadata(w io.Writer, e *api.Edited, args []string, set m
 			stays = append(stays, k)
 		case set == nil && has && old != now:
 			changes = append(changes, k+" is "+now+" again, as its client says")
+		case set == nil && !mine:
+			changes = append(changes, k+" was not set")
 		case set == nil:
 			changes = append(changes, k+" is taken back")
 		case !had:
@@ -418,7 +432,11 @@ service (starling history) tells when an instance was evicted.`,
 					case !e.Is.Enabled:
 						state = "but it is disabled: clients do not see it (starling enable)"
 					}
-					fmt.Fprintf(w, "%s is not evicted any more, %s.\nUndo: %s\n", named(e), state, r.evictedAs(e.Before, args))
+					fmt.Fprintf(w, "%s is not evicted any more, %s.\n", named(e), state)
+					if e.After != nil {
+						fmt.Fprintf(w, "This stays set: %s. To take it back: %s\n", safe(cmp.Or(editText(e.After), "nothing")), r.again("edits reset", args))
+					}
+					fmt.Fprintf(w, "Undo: %s\n", r.evictedAs(e.Before, args))
 				})
 			}
 			in := api.EvictRequest{InstanceRef: ref, UntilGone: untilGone, Absent: absent}

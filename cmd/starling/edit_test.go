@@ -55,6 +55,8 @@ func TestEditCommands(t *testing.T) {
 		"10.0.0.7:8080 of order is enabled, but evicted: clients do not see it (starling evict --lift).", "Undo: starling disable order 10.0.0.7:8080")
 	f("edit", `{`+ref+`,"enabled":false,"sticky":true}`, api.Edited{}, "disable order 10.0.0.7:8080 --sticky",
 		"10.0.0.7:8080 of order is disabled: clients do not see it when it comes.", "Undo: starling edits reset order 10.0.0.7:8080")
+	f("edit", `{`+ref+`,"enabled":false}`, api.Edited{Before: &api.Edit{Enabled: new(false)}, Is: is(func(i *api.Standing) { i.Enabled = false })}, "disable order 10.0.0.7:8080",
+		"10.0.0.7:8080 of order is still disabled: clients do not see it.", "Undo: starling enable order 10.0.0.7:8080")
 	f("edit", `{`+ref+`,"weight":0.5}`, api.Edited{Was: is(nil), Is: is(nil)}, "weight order 10.0.0.7:8080 0.5",
 		"10.0.0.7:8080 of order has weight 0.5, it was 2.", "Undo: starling weight order 10.0.0.7:8080 2")
 
@@ -70,6 +72,9 @@ func TestEditCommands(t *testing.T) {
 		"10.0.0.7:8080 of order is not evicted any more, clients see it when it is registered.", "Undo: starling evict order 10.0.0.7:8080 --until-gone")
 	f("evict", `{`+ref+`,"untilGone":true}`, api.Edited{Is: is(nil), Before: &api.Edit{Evicted: true, StaysOut: true}}, "evict order 10.0.0.7:8080 --until-gone",
 		"10.0.0.7:8080 of order is evicted: clients do not see it, and who registers it is refused, until nobody has tried for a minute.", "Undo: starling evict order 10.0.0.7:8080")
+	f("lift", `{`+ref+`}`, api.Edited{Before: &api.Edit{Evicted: true, StaysOut: true}, After: &api.Edit{Weight: new(2.0)}, Is: is(nil)}, "evict order 10.0.0.7:8080 --lift",
+		"10.0.0.7:8080 of order is not evicted any more, clients see it.",
+		"This stays set: weight 2. To take it back: starling edits reset order 10.0.0.7:8080", "Undo: starling evict order 10.0.0.7:8080")
 	f("edit", `{`+ref+`,"reset":true}`, api.Edited{Before: &api.Edit{Enabled: &on, Evicted: true}, After: &api.Edit{Evicted: true}}, "edits reset order 10.0.0.7:8080",
 		"Nothing is set for 10.0.0.7:8080 of order any more; it was: evicted until gone, enabled.", "It is still evicted. To end that: starling evict order 10.0.0.7:8080 --lift")
 	f("edit", `{`+ref+`,"reset":true}`, api.Edited{}, "edits reset order 10.0.0.7:8080", "Nothing was set for 10.0.0.7:8080 of order.")
@@ -82,14 +87,15 @@ func TestEditCommands(t *testing.T) {
 		}
 		return m
 	}
-	f("edit", `{`+ref+`,"metadata":{"a":"1","b":"x y=z","c":null,"d":null,"e":"5"}}`, api.Edited{
+	f("edit", `{`+ref+`,"metadata":{"a":"1","b":"x y=z","c":null,"d":null,"e":"5","f":null}}`, api.Edited{
 		Before: &api.Edit{Metadata: md("c=3", "e=4")}, After: &api.Edit{Metadata: md("a=1", "b=x y=z", "e=5")},
 		Was: is(func(i *api.Standing) { i.Metadata = md("b=own", "c=3", "d=own", "e=4") }), Is: is(func(i *api.Standing) { i.Metadata = md("a=1", "b=x y=z", "c=own", "d=own", "e=5") }),
-	}, "metadata order 10.0.0.7:8080 a=1 b=x_y=z c- d- e=5",
+	}, "metadata order 10.0.0.7:8080 a=1 b=x_y=z c- d- e=5 f-",
 		"10.0.0.7:8080 of order: a=1",
 		"10.0.0.7:8080 of order: b=x y=z, it was own",
 		"10.0.0.7:8080 of order: c is own again, as its client says",
 		"10.0.0.7:8080 of order: e=5, it was 4",
+		"10.0.0.7:8080 of order: f was not set",
 		"10.0.0.7:8080 of order: d stays: its client registers it. KEY=VALUE gives it another value.",
 		"Undo: starling metadata order 10.0.0.7:8080 a- b- c=3 e=4")
 }
