@@ -425,7 +425,11 @@ func (v *verification) write(p *process) error {
 		case 0:
 			fmt.Fprintln(w, "No node is alive.")
 		case 1:
-			fmt.Fprintf(w, "There is one node, %s: nothing to compare.\n", safe(called.of(v.Nodes[0].Node)))
+			there := "There is one node, %s: nothing to compare.\n"
+			if len(v.NotCompared) > 0 {
+				there = "Only %s could be asked: nothing to compare.\n"
+			}
+			fmt.Fprintf(w, there, safe(called.of(v.Nodes[0].Node)))
 		default:
 			fmt.Fprintf(w, "%s on %d nodes: all equal", count(v.Services, "service", "services"), len(v.Nodes))
 			if len(v.Log) > 1 {

@@ -143,6 +143,11 @@ func TestVerify(t *testing.T) {
 		t.Errorf("status %d", status)
 	}
 	want(t, "alone", stdout, nil, "There is one node, node-a: nothing to compare.")
+	m = threeNodes(a, b)
+	m.Members = append(m.Members[:1], m.Members[2])
+	a.answers["GET /members"] = m
+	_, stdout, _ = starling(nil, "verify", "--server", a.addr)
+	want(t, "others are gone", stdout, nil, "node-c is silent and was not asked.", "Only node-a could be asked: nothing to compare.")
 }
 
 // changingNode shows at each time what a test says.
