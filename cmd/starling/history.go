@@ -119,7 +119,7 @@ func writeHistory(p *process, h *api.History) error {
 			cells = append(cells, d)
 		}
 		t.row(cells...)
-		if c.Kind == api.KindWent && c.Explanation != "" {
+		if (c.Kind == api.KindWent || c.Kind == api.KindStayed) && c.Explanation != "" {
 			causes[c.Cause] = c.Explanation
 		}
 	}
