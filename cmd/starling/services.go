@@ -25,9 +25,10 @@ func servicesCommand(p *process) *cobra.Command {
 		Long: `List the services of a namespace, of all groups unless --group names one, and only
 those whose name contains NAME-PART.
 
-HEALTHY is how many of the instances are, disabled ones included. Protected is a
-service of which so few are healthy that clients are shown all of them as healthy (its
-protection threshold). CHANGED is how long ago readers saw the last change.`,
+KIND is ephemeral or persistent, as the instances are, and free while there are none:
+the next one decides. HEALTHY is how many of the instances are, disabled ones included.
+Protected is a service of which so few are healthy that clients are shown all of them as
+healthy (its protection threshold). CHANGED is how long ago readers saw the last change.`,
 		Example: `  starling services
   starling services order --namespace prod --watch
   starling services --all-namespaces --json | jq '.services[] | select(.healthy == 0)'`,
