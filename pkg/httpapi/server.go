@@ -167,6 +167,7 @@ func New(opts Options) *Server {
 
 	s.other = s.instrument("other", noVersion, func(http.ResponseWriter, *http.Request) error { return errNotFound })
 	s.mux.Handle("/", s.other)
+	opts.Metrics.MustRegister(s.metrics) // all routes are there
 	return s
 }
 

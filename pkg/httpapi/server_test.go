@@ -645,6 +645,16 @@ func TestInternalErrors(t *testing.T) {
 	}
 }
 
+// A series that is there twice would take all of /metrics with it.
+func TestSeriesOfRoutesAreUnique(t *testing.T) {
+	for _, contextPath := range []string{"/nacos", "", "/v1"} {
+		f := newFixture(t, func(o *Options) { o.ContextPath = contextPath })
+		if _, err := f.metrics.Gather(); err != nil {
+			t.Errorf("context path %q: %v", contextPath, err)
+		}
+	}
+}
+
 func TestPanicAfterAnswerBegan(t *testing.T) {
 	f := newFixture(t)
 	h := f.instrument("test", noVersion, func(w http.ResponseWriter, _ *http.Request) error {
