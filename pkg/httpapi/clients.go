@@ -3,7 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -94,21 +93,13 @@ func (s *Server) subscribers(c *call) error {
 	all := s.whoSubscribes(c.r.Context(), Subscribed{key, true, everywhere})
 	page := nacos.Page(all, number, size)
 	if c.version == v1 {
-		b, err := nacos.EncodeSubscribersV1(page, len(all))
-		if err != nil {
-			return err
-		}
-		return c.answer(b)
+		return c.encoded(nacos.EncodeSubscribersV1(page, len(all)))
 	}
-	list := nacos.ListPage{Total: len(all), Number: number, Available: (len(all) + size - 1) / size, Items: []any{}}
+	list := nacos.NewListPage(len(all), number, size)
 	for i := range page {
 		list.Items = append(list.Items, nacos.SubscriberV3(&page[i]))
 	}
-	b, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(list)
 }
 
 // whoSubscribes lists subscribers in an order that pages can be cut from.
@@ -131,11 +122,7 @@ func (s *Server) whoSubscribes(ctx context.Context, of Subscribed) []nacos.Subsc
 func (s *Server) clientIDs(c *call) error {
 	ids := s.opts.Clients.IDs()
 	slices.Sort(ids)
-	b, err := json.Marshal(listed(ids))
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(listed(ids))
 }
 
 // client finds the one that a request is about.
@@ -158,11 +145,7 @@ func (s *Server) clientDetail(c *call) error {
 	if err != nil {
 		return err
 	}
-	b, err := client.Encode()
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(client.Encode())
 }
 
 // published serves GET client/publish/list.
@@ -179,11 +162,7 @@ func (s *Server) published(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodePublishedV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(all))
 }
 
 // subscribed serves GET client/subscribe/list.
@@ -198,11 +177,7 @@ func (s *Server) subscribed(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodeSubscribedV3
 	}
-	b, err := encode(&client, all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(&client, all))
 }
 
 // ofService reads the service that a request is about, and an address that
@@ -238,11 +213,7 @@ func (s *Server) publishers(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodePublishersV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(all))
 }
 
 // subscribing serves GET client/service/subscriber/list: the clients of this
@@ -260,11 +231,7 @@ func (s *Server) subscribing(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodeSubscribingV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(all))
 }
 
 func compareServices(a, b registry.ServiceKey) int {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -68,11 +67,7 @@ func (s *Server) operatorMetrics(c *call) error {
 			*m.Machine = s.opts.Machine()
 		}
 	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(m)
 }
 
 // onlyStatus is true if nothing is said. In v1 it is false for any other word

@@ -22,11 +22,7 @@ func (s *Server) switches() *nacos.Switches {
 
 // showSwitches serves GET operator/switches.
 func (s *Server) showSwitches(c *call) error {
-	b, err := s.switches().AppendJSON(nil)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(s.switches().AppendJSON(nil))
 }
 
 // setSwitch serves PUT operator/switches: for the whole cluster, by the log, or
