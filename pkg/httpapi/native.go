@@ -73,9 +73,6 @@ type Native struct {
 	// Edits tells what operators have set, in one namespace or, for "", in all,
 	// by service and instance.
 	Edits func(namespace string) []InstanceEdit
-	// LogError dresses an error of Durable or Namespaces for those who write
-	// through this API.
-	LogError func(error) error
 }
 
 // An InstanceEdit is what operators have set for an instance.
@@ -109,19 +106,18 @@ type nativeRoute struct {
 // server; openapi.json says how to use it.
 func (s *Server) nativeTable() []nativeRoute {
 	n := &s.opts.Native
-	writes := n.LogError != nil
 	return []nativeRoute{
 		{"GET", "/services", true, s.nativeServices, nil},
 		{"GET", "/instances", true, s.nativeInstances, nil},
-		{"POST", "/instances/edit", writes && n.Edits != nil, s.editInstance, nil},
-		{"POST", "/instances/evict", writes && n.Edits != nil, s.evictInstance, nil},
-		{"POST", "/instances/lift", writes && n.Edits != nil, s.liftInstance, nil},
+		{"POST", "/instances/edit", n.Edits != nil, s.editInstance, nil},
+		{"POST", "/instances/evict", n.Edits != nil, s.evictInstance, nil},
+		{"POST", "/instances/lift", n.Edits != nil, s.liftInstance, nil},
 		{"GET", "/edits", n.Edits != nil, s.nativeEdits, nil},
 		{"GET", "/history", n.History != nil && n.Members != nil, s.history, nil},
 		{"GET", "/subscribers", s.opts.Clients != noClients{}, s.nativeSubscribers, nil},
 		{"GET", "/namespaces", true, s.nativeNamespaces, nil},
-		{"POST", "/namespaces", writes, s.makeNamespace, nil},
-		{"POST", "/namespaces/remove", writes, s.forgetNamespace, nil},
+		{"POST", "/namespaces", true, s.makeNamespace, nil},
+		{"POST", "/namespaces/remove", true, s.forgetNamespace, nil},
 
 		{"GET", "/members", n.Members != nil, func(r *http.Request) (any, error) {
 			_, err := query(r)

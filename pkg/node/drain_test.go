@@ -155,7 +155,7 @@ func TestNoLeaderHint(t *testing.T) {
 func TestUnknownOutcomeIsSaidOnce(t *testing.T) {
 	unknown := raftstore.ErrUnknownOutcome
 	err := fmt.Errorf("%w: leader a: %w: the stream broke", unknown, unknown)
-	if r, ok := explain(err); !ok || r.Text != "leader a: the stream broke" || r.Code != httpapi.UnknownOutcome {
+	if r, ok := new(operations).explain(err); !ok || r.Text != "leader a: the stream broke" || r.Code != httpapi.UnknownOutcome {
 		t.Errorf("%+v", r)
 	}
 	if r := explainSDK(err); r.Text != unknown.Error()+": leader a: the stream broke" {

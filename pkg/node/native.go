@@ -43,7 +43,7 @@ func (o *operations) native(d *drain) httpapi.Native {
 			return selfPreservation(o.replicator.Status())
 		},
 		RestoreLimit: int64(o.opts.MaxRestoreBytes), Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
-		Edits: o.Edits, LogError: o.writeError,
+		Edits:     o.Edits,
 		DrainPlan: d.plan, Drain: d.begin, DrainProgress: d.progress,
 	}
 }

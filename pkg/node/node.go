@@ -388,7 +388,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
-	hs.Durable, hs.Explain = store, explain
+	hs.Durable, hs.Explain = store, ops.explain
 	hs.Namespaces, hs.Accounts, hs.Core = tables{store}, tables{store}, ops.core(sdks)
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router, hs.Clients = ops.native(draining), ops.router(), attached
