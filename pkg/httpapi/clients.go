@@ -3,7 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -236,29 +235,4 @@ func (s *Server) subscribing(c *call) error {
 
 func compareServices(a, b registry.ServiceKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name))
-}
-
-// nativeSubscribers serves GET /starling/v1/subscribers.
-func (s *Server) nativeSubscribers(r *http.Request) (any, error) {
-	q, err := query(r, "namespace", "group", "service")
-	if err != nil {
-		return nil, err
-	}
-	key, err := q.native()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), subscribersTimeout)
-	defer cancel()
-	out := api.Subscribers{Service: key, Subscribers: []api.Subscriber{}, Nodes: []api.SubscribersNode{}}
-	of := Subscribed{Service: registry.ServiceKey{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Everywhere: true}
-	for _, n := range s.opts.Clients.Subscribers(ctx, of) {
-		out.Nodes = append(out.Nodes, api.SubscribersNode{Node: n.Node, Name: n.Name, Error: n.Error, Truncated: n.Truncated})
-		for _, one := range n.Subscribers {
-			out.Subscribers = append(out.Subscribers, one.Subscriber)
-		}
-	}
-	slices.SortFunc(out.Nodes, func(a, b api.SubscribersNode) int { return cmp.Compare(a.Node, b.Node) })
-	api.SortSubscribers(out.Subscribers)
-	return out, nil
 }

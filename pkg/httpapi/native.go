@@ -286,7 +286,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, err := q.native()
+	key, err := q.nativeService()
 	if err != nil {
 		return nil, err
 	}
@@ -299,12 +299,18 @@ func (s *Server) history(r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
+	of := nativeKey(key)
 	nodes, err := s.opts.Native.History(ctx, of)
 	if err != nil {
 		return nil, err
 	}
 	_, names := s.nodeNames()
 	return api.NewHistory(of, ip, port, nodes, names), nil
+}
+
+// nativeService reads the service that a request of the native API is about.
+func (p params) nativeService() (registry.ServiceKey, error) {
+	return nativeService(p["namespace"], p["group"], p["service"])
 }
 
 // nativeService reads the name of a service, which may be GROUP@@NAME.
@@ -346,12 +352,6 @@ func (s *Server) nodeNames() (self string, names map[string]string) {
 		names[n.ID] = n.Name
 	}
 	return m.Node, names
-}
-
-// native reads the service that a request of the native API is about.
-func (p params) native() (api.Service, error) {
-	key, err := nativeService(p["namespace"], p["group"], p["service"])
-	return nativeKey(key), err
 }
 
 // splitInstance reads IP:PORT. Nacos takes names for addresses too, and IPv6
@@ -424,6 +424,30 @@ func query(r *http.Request, known ...string) (params, error) {
 		}
 	}
 	return p, nil
+}
+
+// nativeFlag reads a parameter that is true or false; without it: false.
+func (p params) nativeFlag(name string) (bool, error) {
+	switch v, given := p[name]; {
+	case v == "true":
+		return true, nil
+	case given && v != "false":
+		return false, errNative(name+" is neither true nor false: "+clip(v), "")
+	}
+	return false, nil
+}
+
+// nativeNumber reads a parameter within bounds; without it: usual.
+func (p params) nativeNumber(name string, usual, least, most int) (int, error) {
+	v, given := p[name]
+	if !given {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < least || n > most {
+		return 0, errNative(name+" is no number from "+strconv.Itoa(least)+" to "+strconv.Itoa(most)+": "+clip(v), "")
+	}
+	return n, nil
 }
 
 // nativeError dresses an error of the functions behind the API.

@@ -17,9 +17,6 @@ import (
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
-// maxWeight is that of Nacos.
-const maxWeight = 10_000
-
 // nativeEdits serves GET /edits: of one namespace, or of all.
 func (s *Server) nativeEdits(r *http.Request) (any, error) {
 	q, err := query(r, "namespace")

@@ -341,9 +341,12 @@ func (c *call) attributes() (attributes, error) {
 	return a, err
 }
 
+// maxWeight is that of Nacos.
+const maxWeight = 10_000
+
 // checkWeight refuses NaN as well, which no JSON can carry.
 func checkWeight(w float64) error {
-	if !(w >= 0 && w <= 10000) {
+	if !(w >= 0 && w <= maxWeight) {
 		return errInstance(nacos.ErrWeight)
 	}
 	return nil
