@@ -155,7 +155,7 @@ func (s *Server) published(c *call) error {
 	}
 	all := s.opts.Clients.Published(client.ID)
 	slices.SortFunc(all, func(a, b nacos.Published) int {
-		return cmp.Or(compareServices(a.Service, b.Service), cmp.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+		return cmp.Or(a.Service.Compare(b.Service), a.InstanceKey.Compare(b.InstanceKey))
 	})
 	encode := nacos.EncodePublishedV2
 	if c.version == v3 {
@@ -171,7 +171,7 @@ func (s *Server) subscribed(c *call) error {
 		return err
 	}
 	all := s.opts.Clients.Subscribed(client.ID)
-	slices.SortFunc(all, compareServices)
+	slices.SortFunc(all, registry.ServiceKey.Compare)
 	encode := nacos.EncodeSubscribedV2
 	if c.version == v3 {
 		encode = nacos.EncodeSubscribedV3
@@ -231,8 +231,4 @@ func (s *Server) subscribing(c *call) error {
 		encode = nacos.EncodeSubscribingV3
 	}
 	return c.encoded(encode(all))
-}
-
-func compareServices(a, b registry.ServiceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name))
 }

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -267,7 +266,7 @@ func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited
 		known(h.InstanceKey)
 	}
 	if len(clusters) == 0 {
-		for _, k := range slices.SortedFunc(maps.Keys(edits), compareKeys) {
+		for _, k := range slices.SortedFunc(maps.Keys(edits), registry.InstanceKey.Compare) {
 			known(k)
 		}
 	}
@@ -284,10 +283,6 @@ func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited
 	}
 	e.before = edits[e.at]
 	return e, nil
-}
-
-func compareKeys(a, b registry.InstanceKey) int {
-	return cmp.Or(strings.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), strings.Compare(a.Cluster, b.Cluster))
 }
 
 // written writes an edit to the log and tells what has become of the instance.

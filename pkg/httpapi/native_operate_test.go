@@ -24,7 +24,7 @@ func operate(o *Options) {
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		for key, of := range log.edits {
-			for _, at := range slices.SortedFunc(maps.Keys(of), compareKeys) {
+			for _, at := range slices.SortedFunc(maps.Keys(of), registry.InstanceKey.Compare) {
 				if e := of[at]; namespace == "" || namespace == key.Namespace {
 					all = append(all, InstanceEdit{Service: key, InstanceKey: at, Override: e, Since: registry.StampAt(1_000)})
 				}

@@ -167,7 +167,7 @@ func standing(snap *registry.Snapshot) []seen {
 		all = append(all, seen{h, true})
 	}
 	if len(snap.Evicted) > 0 {
-		slices.SortFunc(all, func(a, b seen) int { return compareKeys(a.InstanceKey, b.InstanceKey) })
+		slices.SortFunc(all, func(a, b seen) int { return a.Compare(b.InstanceKey) })
 	}
 	return all
 }
