@@ -209,8 +209,8 @@ func (s *Server) loaderCluster(c *call) error {
 		return err
 	}
 	n := 0
-	if s.opts.Counts != nil {
-		n = s.opts.Counts().Connections
+	if s.opts.Operator.Counts != nil {
+		n = s.opts.Operator.Counts().Connections
 	}
 	up := 0
 	for _, m := range s.members() {

@@ -15,6 +15,29 @@ import (
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
+// An Operator is what the operator API of Nacos tells of this node, and does to
+// it. Its functions are called from any goroutine.
+type Operator struct {
+	// Counts feeds metrics. Nil: zeros.
+	Counts func() Counts
+	// Machine tells metrics of the machine. Nil: nothing is known.
+	Machine func() Machine
+	// Pushes tells what became of pushes of this node, and with reset begins to
+	// count anew. Nil: there are none.
+	Pushes func(reset bool) nacos.PushState
+	// Responsible is the address of the node that keeps the client of that id.
+	// Nil: "".
+	Responsible func(client string) string
+	// Switches are those that count now; they are read for each request and
+	// never changed. Nil: the defaults.
+	Switches func() *nacos.Switches
+	// SwitchHere sets a switch on this node alone, in memory; to "": what was
+	// set that way does not count any more. Nil: it cannot.
+	SwitchHere func(name, value string)
+	// SetLogLevel changes what this node logs, until it stops. Nil: it cannot.
+	SetLogLevel func(zapcore.Level)
+}
+
 // Counts are what operator/metrics tells beyond the registry's own.
 type Counts struct {
 	Subscribers, Connections, BeatClients int
@@ -39,8 +62,8 @@ func (s *Server) operatorMetrics(c *call) error {
 		return c.answer(append(nacos.AppendString([]byte(`{"status":`), status), '}'))
 	}
 	var n Counts
-	if s.opts.Counts != nil {
-		n = s.opts.Counts()
+	if s.opts.Operator.Counts != nil {
+		n = s.opts.Operator.Counts()
 	}
 	stats := s.opts.Registry.Stats()
 	persistent := int(stats.PersistentInstances) // in several services: several clients
@@ -63,8 +86,8 @@ func (s *Server) operatorMetrics(c *call) error {
 	}
 	if c.version != v3 {
 		m.Machine = &Machine{-1, -1, -1}
-		if s.opts.Machine != nil {
-			*m.Machine = s.opts.Machine()
+		if s.opts.Operator.Machine != nil {
+			*m.Machine = s.opts.Operator.Machine()
 		}
 	}
 	return c.answerJSON(m)
@@ -90,8 +113,8 @@ func (s *Server) pushState(c *call) error {
 		return err
 	}
 	p := nacos.PushState{MeanCost: -1, MaxCost: -1}
-	if s.opts.Pushes != nil {
-		p = s.opts.Pushes(reset)
+	if s.opts.Operator.Pushes != nil {
+		p = s.opts.Operator.Pushes(reset)
 	}
 	return c.answer(p.AppendJSON(nil, detail, reset))
 }
@@ -109,8 +132,8 @@ func (s *Server) responsible(c *call) error {
 		return errMissingDeclared("port")
 	}
 	server := ""
-	if s.opts.Responsible != nil {
-		server = s.opts.Responsible(nacos.BeatClientID(ip, port))
+	if s.opts.Operator.Responsible != nil {
+		server = s.opts.Operator.Responsible(nacos.BeatClientID(ip, port))
 	}
 	return c.answer(append(nacos.AppendString([]byte(`{"responsibleServer":`), server), '}'))
 }
@@ -138,11 +161,11 @@ func (s *Server) changeLogLevel(c *call, name, level string) error {
 	switch {
 	case !known:
 		return errLogLevel(level)
-	case s.opts.SetLogLevel == nil:
+	case s.opts.Operator.SetLogLevel == nil:
 		return errNoLogLevel
 	}
 	s.log.Info("an operator changes the log level of this node", zap.String("logName", clip(name)), zap.Stringer("level", to), zap.String("remote", c.r.RemoteAddr))
-	s.opts.SetLogLevel(to)
+	s.opts.Operator.SetLogLevel(to)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Durable, o.Explain = f.durable, explain
 	o.Namespaces, o.Accounts = f.tables, f.tables
-	o.SetLogLevel = func(zapcore.Level) {}
+	o.Operator.SetLogLevel = func(zapcore.Level) {}
 	for _, c := range change {
 		c(&o)
 	}
