@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -87,28 +85,6 @@ func TestSwitches(t *testing.T) {
 	if n := logs.FilterMessageSnippet("ignored").Len(); n != 2 {
 		t.Errorf("%d lines about two", n)
 	}
-}
-
-// ask sends a request with a body that is a form.
-func ask(t *testing.T, n *Node, method, path, form string) (int, string) {
-	t.Helper()
-	tr := &http.Transport{DisableKeepAlives: true}
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr().String()+path, strings.NewReader(form))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
 }
 
 // soon asks until the answer is the one that is waited for.
