@@ -33,7 +33,7 @@ subscribers. Nodes that did not answer are named above the table.`,
 		Example: `  starling subscribers order
   starling subscribers order --namespace prod --watch
   starling subscribers order --json | jq '.subscribers[] | select(.behindMillis > 5000)'`,
-		Args:              cobra.ExactArgs(1),
+		Args:              needsService,
 		ValidArgsFunction: r.completeService,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := r.client()
@@ -41,7 +41,7 @@ subscribers. Nodes that did not answer are named above the table.`,
 				return err
 			}
 			return failed(show(c.Context(), r, func(ctx context.Context) (*api.Subscribers, error) {
-				return client.Subscribers(ctx, api.Service{Namespace: r.namespace, Group: r.group, Name: args[0]})
+				return client.Subscribers(ctx, r.service(args[0]))
 			}, writeSubscribers))
 		},
 	}
