@@ -17,10 +17,13 @@
 //	instance.go, batch.go, beat.go     instances, and the beats that keep them
 //	service.go, cluster.go, health.go  services, their clusters, health by hand
 //	catalog.go, clients.go             what is there, who registers and subscribes
-//	operator.go, switches.go           this node
+//	operator.go, switches.go           this node, as the operator API has it
 //	core.go, probes.go, namespace.go   the nodes of the cluster, is it up, namespaces
 //	account.go, login.go, password.go  accounts
 //	discovery.go, dns.go               Prometheus, address servers, CoreDNS
+//
+// What the port serves itself lies with what it is about: /metrics in metrics.go,
+// /livez and /readyz in probes.go, profiles in profile.go.
 //
 // The native API has its own table (native.go, its subjects in native_*.go and
 // backup.go) and does not ask for readiness: it is where people learn what the

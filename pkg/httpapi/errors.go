@@ -410,7 +410,7 @@ var (
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
 	errNotFound  = &apiError{status: http.StatusNotFound, shape: spring, text: "No message available"}
 	errInternal  = &apiError{status: http.StatusInternalServerError, text: "caused: internal error;"}
-	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: "not_found: this is only served to the machine itself",
+	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": this is only served to the machine itself",
 		hint: "ask over a loopback address, without a proxy"}
 )
 

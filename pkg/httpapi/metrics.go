@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // metrics of requests. Routes are those of the table, so no client makes up a
@@ -83,4 +84,12 @@ func (rm *routeMetrics) observe(status int, took time.Duration) {
 		rm.classes[i].Add(1)
 	}
 	rm.seconds.Observe(took.Seconds())
+}
+
+func (s *Server) metricsHandler() handler {
+	h := promhttp.HandlerFor(s.opts.Gatherer, promhttp.HandlerOpts{})
+	return func(w http.ResponseWriter, r *http.Request) error {
+		h.ServeHTTP(w, r)
+		return nil
+	}
 }

@@ -1,14 +1,8 @@
 package httpapi
 
 import (
-	"fmt"
-	"net"
-	"net/http"
-	"net/http/pprof"
-	"net/netip"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -167,79 +161,4 @@ func (s *Server) changeLogLevel(c *call, name, level string) error {
 	s.log.Info("an operator changes the log level of this node", zap.String("logName", clip(name)), zap.Stringer("level", to), zap.String("remote", c.r.RemoteAddr))
 	s.opts.Operator.SetLogLevel(to)
 	return nil
-}
-
-func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, []byte(`{"status":"alive"}`))
-	return nil
-}
-
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
-	if ready, reason := s.ready(); !ready {
-		return &apiError{status: http.StatusServiceUnavailable, shape: native, text: "not_ready: " + reason,
-			hint: "the node does not take requests of clients until this is over; they use another one"}
-	}
-	writeJSON(w, http.StatusOK, []byte(`{"status":"ready"}`))
-	return nil
-}
-
-// welcome is for a person who opens the server in a browser.
-func (s *Server) welcome(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
-	_, _ = fmt.Fprintf(w, "%s, a service registry for Nacos clients: API under %s/v1/ns, metrics at /metrics, readiness at /readyz\n",
-		strings.TrimSpace("Starling "+s.opts.Version), s.opts.ContextPath)
-	return nil
-}
-
-func (s *Server) ready() (bool, string) {
-	if s.opts.Ready == nil {
-		return true, ""
-	}
-	return s.opts.Ready()
-}
-
-func (s *Server) metricsHandler() handler {
-	h := promhttp.HandlerFor(s.opts.Gatherer, promhttp.HandlerOpts{})
-	return func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	}
-}
-
-// profile serves /debug/pprof/ to the machine itself: profiles show memory
-// and cost time.
-func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
-	if !isLocal(r) {
-		return errNotServed
-	}
-	switch r.URL.Path {
-	case "/debug/pprof/cmdline":
-		pprof.Cmdline(w, r)
-	case "/debug/pprof/profile":
-		pprof.Profile(w, r)
-	case "/debug/pprof/symbol":
-		pprof.Symbol(w, r)
-	case "/debug/pprof/trace":
-		pprof.Trace(w, r)
-	default:
-		pprof.Index(w, r)
-	}
-	return nil
-}
-
-// isLocal reports whether a request came over the loopback interface and was
-// not passed on by a proxy there.
-func isLocal(r *http.Request) bool {
-	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
-		if r.Header.Get(h) != "" {
-			return false
-		}
-	}
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	return local != nil && isLoopback(local.String()) && isLoopback(r.RemoteAddr)
-}
-
-func isLoopback(hostPort string) bool {
-	a, err := netip.ParseAddrPort(hostPort)
-	return err == nil && a.Addr().Unmap().IsLoopback()
 }

@@ -193,6 +193,14 @@ func isClean(p string) bool {
 	return p == "/" || p != "//" && p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
 }
 
+// welcome is for a person who opens the server in a browser.
+func (s *Server) welcome(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
+	_, _ = fmt.Fprintf(w, "%s, a service registry for Nacos clients: API under %s/v1/ns, metrics at /metrics, readiness at /readyz\n",
+		strings.TrimSpace("Starling "+s.opts.Version), s.opts.ContextPath)
+	return nil
+}
+
 // instrument makes a handler an http.Handler: it writes errors as the version
 // has them, survives panics and counts.
 func (s *Server) instrument(route string, v version, h handler) http.Handler {
