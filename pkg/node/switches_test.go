@@ -95,11 +95,12 @@ func soon(t *testing.T, n *Node, method, path, form string, is func(int, string)
 
 func soonDone(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come to what it should", what)
+	eventually(t, func() string {
+		if done() {
+			return ""
 		}
-	}
+		return what + " does not come to what it should"
+	})
 }
 
 const switchesPath = "/nacos/v3/admin/ns/ops/switches"
