@@ -378,7 +378,7 @@ func eachField(b []byte, f func(num protowire.Number, v uint64, data []byte)) bo
 
 // next makes the service that follows in a snapshot.
 func (t *tables) next(key registry.ServiceKey, last *service) (*service, error) {
-	if last != nil && compareServices(last.key, key) >= 0 {
+	if last != nil && last.key.Compare(key) >= 0 {
 		return nil, errRowOrder
 	}
 	return t.writable(key), nil
@@ -445,7 +445,7 @@ func (t *tables) loadOverride(body []byte, last *service) (*service, error) {
 			return last, err
 		}
 	}
-	if n := len(s.overrides); n > 0 && compareKeys(s.overrides[n-1].InstanceKey, o.InstanceKey) >= 0 {
+	if n := len(s.overrides); n > 0 && s.overrides[n-1].Compare(o.InstanceKey) >= 0 {
 		return s, errRowOrder
 	}
 	t.setOverride(s, o)

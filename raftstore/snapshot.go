@@ -113,7 +113,7 @@ func (s *frozen) write(to io.Writer) error {
 	for _, r := range sorted(s.roles) {
 		w.add(appendRoleRow(w.row[:0], r))
 	}
-	slices.SortFunc(s.services, func(a, b *service) int { return compareServices(a.key, b.key) })
+	slices.SortFunc(s.services, func(a, b *service) int { return a.key.Compare(b.key) })
 	for _, of := range s.services {
 		if of.meta != nil {
 			w.add(appendServiceRow(w.row[:0], of.key, of.meta))

@@ -128,15 +128,7 @@ func (s *service) override(k registry.InstanceKey) (int, bool) {
 	if s == nil {
 		return 0, false
 	}
-	return slices.BinarySearchFunc(s.overrides, k, func(o *override, k registry.InstanceKey) int { return compareKeys(o.InstanceKey, k) })
-}
-
-func compareKeys(a, b registry.InstanceKey) int {
-	return cmp.Or(strings.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), strings.Compare(a.Cluster, b.Cluster))
-}
-
-func compareServices(a, b registry.ServiceKey) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Group, b.Group), strings.Compare(a.Name, b.Name))
+	return slices.BinarySearchFunc(s.overrides, k, func(o *override, k registry.InstanceKey) int { return o.Compare(k) })
 }
 
 // hashOf hashes the row that f appends.
@@ -391,7 +383,7 @@ func (s *Store) Edits(namespace string) (all []Edit) {
 	}
 	s.fsm.mu.RUnlock()
 	slices.SortFunc(all, func(a, b Edit) int {
-		return cmp.Or(compareServices(a.Service, b.Service), compareKeys(a.InstanceKey, b.InstanceKey))
+		return cmp.Or(a.Service.Compare(b.Service), a.InstanceKey.Compare(b.InstanceKey))
 	})
 	return all
 }

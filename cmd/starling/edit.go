@@ -26,11 +26,17 @@ not been there for a minute; with --sticky it stays until it is taken back.`
 type reference struct {
 	*remote
 	cluster string
+	sticky  bool
 }
 
 func (r *reference) flags(c *cobra.Command) {
 	r.remote.flags(c, false, true)
 	c.Flags().StringVar(&r.cluster, "cluster", "", "cluster of the instance (default the one that the address stands in)")
+}
+
+// stickyFlag declares --sticky, for commands that [reference.edit].
+func (r *reference) stickyFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&r.sticky, "sticky", false, "until it is taken back; the instance need not be there yet")
 }
 
 // of reads SERVICE and IP:PORT.
@@ -82,15 +88,22 @@ func quoted(s string) string {
 
 // write sends an edit and says what has become of the instance.
 func (r *reference) write(ctx context.Context, send func(context.Context) (*api.Edited, error), say func(io.Writer, *api.Edited)) error {
-	e, err := ask(ctx, send)
-	switch {
-	case err != nil:
-		return failed(err)
-	case r.json:
-		return failed(writeJSON(r.p.stdout, e))
+	return failed(show(ctx, r.remote, send, func(w io.Writer, e *api.Edited) error { say(w, e); return nil }))
+}
+
+// edit writes what is set for the instance that args name.
+func (r *reference) edit(ctx context.Context, args []string, in api.EditRequest, say func(io.Writer, *api.Edited)) error {
+	client, err := r.client()
+	if err != nil {
+		return err
 	}
-	say(r.p.stdout, e)
-	return nil
+	if in.InstanceRef, err = r.of(args); err != nil {
+		return err
+	}
+	if r.sticky {
+		in.Sticky = &r.sticky
+	}
+	return r.write(ctx, func(ctx context.Context) (*api.Edited, error) { return client.EditInstance(ctx, in) }, say)
 }
 
 // named is an instance in a sentence.
@@ -107,7 +120,6 @@ func disableCommand(p *process) *cobra.Command { return switchCommand(p, false) 
 
 func switchCommand(p *process, on bool) *cobra.Command {
 	r := &reference{remote: &remote{p: p}}
-	sticky := false
 	verb, other, what := "disable", "enable", "Keep an instance from clients until it is enabled again"
 	long := `Disable an instance: clients do not see it any more, though it is registered and its
 health is looked after.`
@@ -126,18 +138,7 @@ To keep it out whoever registers it: starling evict --help.`,
 		Args:              needsInstance(false),
 		ValidArgsFunction: r.completeInstance,
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := r.client()
-			if err != nil {
-				return err
-			}
-			in := api.EditRequest{Enabled: &on}
-			if in.InstanceRef, err = r.of(args); err != nil {
-				return err
-			}
-			if sticky {
-				in.Sticky = &sticky
-			}
-			return r.write(c.Context(), func(ctx context.Context) (*api.Edited, error) { return client.EditInstance(ctx, in) }, func(w io.Writer, e *api.Edited) {
+			return r.edit(c.Context(), args, api.EditRequest{Enabled: &on}, func(w io.Writer, e *api.Edited) {
 				state, undo := map[bool]string{true: "enabled: clients see it", false: "disabled: clients do not see it"}[on], r.again(other, args)
 				switch {
 				case e.Is == nil:
@@ -154,14 +155,13 @@ To keep it out whoever registers it: starling evict --help.`,
 		},
 	}
 	r.flags(c)
-	c.Flags().BoolVar(&sticky, "sticky", false, "until it is taken back; the instance need not be there yet")
+	r.stickyFlag(c)
 	noFiles(c)
 	return c
 }
 
 func weightCommand(p *process) *cobra.Command {
 	r := &reference{remote: &remote{p: p}}
-	sticky := false
 	c := &cobra.Command{
 		Use:   "weight SERVICE IP:PORT WEIGHT",
 		Short: "Give an instance more or less of the traffic",
@@ -178,22 +178,11 @@ one of weight 0.` + "\n\n" + editLasts,
 		},
 		ValidArgsFunction: r.completeInstance,
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := r.client()
-			if err != nil {
-				return err
-			}
 			w, err := strconv.ParseFloat(args[2], 64)
 			if err != nil || !(w >= 0 && w <= 10_000) {
 				return fmt.Errorf("WEIGHT: %q is not a number from 0 to 10000", args[2])
 			}
-			in := api.EditRequest{Weight: &w}
-			if in.InstanceRef, err = r.of(args); err != nil {
-				return err
-			}
-			if sticky {
-				in.Sticky = &sticky
-			}
-			return r.write(c.Context(), func(ctx context.Context) (*api.Edited, error) { return client.EditInstance(ctx, in) }, func(out io.Writer, e *api.Edited) {
+			return r.edit(c.Context(), args, api.EditRequest{Weight: &w}, func(out io.Writer, e *api.Edited) {
 				was, undo := "", r.again("edits reset", args)
 				if e.Was != nil {
 					was, undo = ", it was "+number(e.Was.Weight), r.again("weight", args, number(e.Was.Weight))
@@ -211,14 +200,13 @@ one of weight 0.` + "\n\n" + editLasts,
 		return err
 	})
 	r.flags(c)
-	c.Flags().BoolVar(&sticky, "sticky", false, "until it is taken back; the instance need not be there yet")
+	r.stickyFlag(c)
 	noFiles(c)
 	return c
 }
 
 func metadataCommand(p *process) *cobra.Command {
 	r := &reference{remote: &remote{p: p}}
-	sticky := false
 	c := &cobra.Command{
 		Use:   "metadata SERVICE IP:PORT [KEY=VALUE | KEY-]…",
 		Short: "Show or set metadata of an instance",
@@ -258,22 +246,18 @@ hidden.` + "\n\n" + editLasts,
 				}
 			}
 			if len(set) == 0 {
-				if sticky {
+				if r.sticky {
 					return errors.New("--sticky is for what is set: name KEY=VALUE")
 				}
 				return failed(r.showMetadata(c.Context(), client, ref))
 			}
-			in := api.EditRequest{InstanceRef: ref, Metadata: set}
-			if sticky {
-				in.Sticky = &sticky
-			}
-			return r.write(c.Context(), func(ctx context.Context) (*api.Edited, error) { return client.EditInstance(ctx, in) }, func(w io.Writer, e *api.Edited) {
+			return r.edit(c.Context(), args, api.EditRequest{Metadata: set}, func(w io.Writer, e *api.Edited) {
 				r.sayMetadata(w, e, args, set)
 			})
 		},
 	}
 	r.flags(c)
-	c.Flags().BoolVar(&sticky, "sticky", false, "until it is taken back; the instance need not be there yet")
+	r.stickyFlag(c)
 	noFiles(c)
 	return c
 }
@@ -516,16 +500,18 @@ func (r *reference) list(ctx context.Context, client *api.Client, all, evictions
 		}
 		namespace = ""
 	}
-	e, err := ask(ctx, func(ctx context.Context) (*api.Edits, error) { return client.Edits(ctx, namespace) })
-	if err != nil {
-		return failed(err)
-	}
-	if evictions {
-		e.Edits = slices.DeleteFunc(e.Edits, func(e api.InstanceEdit) bool { return !e.Evicted })
-	}
-	if r.json {
-		return failed(writeJSON(r.p.stdout, e))
-	}
+	return failed(show(ctx, r.remote, func(ctx context.Context) (*api.Edits, error) {
+		e, err := client.Edits(ctx, namespace)
+		if err == nil && evictions {
+			e.Edits = slices.DeleteFunc(e.Edits, func(e api.InstanceEdit) bool { return !e.Evicted })
+		}
+		return e, err
+	}, func(w io.Writer, e *api.Edits) error { return writeEdits(w, e, namespace, evictions) }))
+}
+
+// writeEdits prints edits of a namespace, "" of all.
+func writeEdits(w io.Writer, e *api.Edits, namespace string, evictions bool) error {
+	all := namespace == ""
 	if len(e.Edits) == 0 {
 		what, where := "set for any instance", "in namespace "+safe(namespace)
 		if evictions {
@@ -536,10 +522,10 @@ func (r *reference) list(ctx context.Context, client *api.Client, all, evictions
 		} else {
 			where += "; --all-namespaces shows the others"
 		}
-		_, err := fmt.Fprintf(r.p.stdout, "Nothing is %s %s.\n", what, where)
-		return failed(err)
+		_, err := fmt.Fprintf(w, "Nothing is %s %s.\n", what, where)
+		return err
 	}
-	t := newTable(r.p.stdout)
+	t := newTable(w)
 	head := []string{"SERVICE", "GROUP", "INSTANCE", "CLUSTER", "THERE", "SET", "SINCE"}
 	if all {
 		head = append([]string{"NAMESPACE"}, head...)
@@ -556,7 +542,7 @@ func (r *reference) list(ctx context.Context, client *api.Client, all, evictions
 		}
 		t.row(cells...)
 	}
-	return failed(t.Flush())
+	return t.Flush()
 }
 
 func resetCommand(p *process) *cobra.Command {
@@ -569,17 +555,7 @@ it. An eviction stays as it is; starling evict --lift ends that.`,
 		Example: `  starling edits reset order 10.0.0.7:8080`,
 		Args:    needsInstance(false), ValidArgsFunction: r.completeInstance,
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := r.client()
-			if err != nil {
-				return err
-			}
-			ref, err := r.of(args)
-			if err != nil {
-				return err
-			}
-			return r.write(c.Context(), func(ctx context.Context) (*api.Edited, error) {
-				return client.EditInstance(ctx, api.EditRequest{InstanceRef: ref, Reset: true})
-			}, func(w io.Writer, e *api.Edited) {
+			return r.edit(c.Context(), args, api.EditRequest{Reset: true}, func(w io.Writer, e *api.Edited) {
 				if e.Before == nil {
 					fmt.Fprintf(w, "Nothing was set for %s.\n", named(e))
 					return

@@ -47,7 +47,7 @@ day (history-keep). What was forgotten, and which nodes did not answer, is said 
 				}
 			}
 			h, err := ask(c.Context(), func(ctx context.Context) (*api.History, error) {
-				return client.History(ctx, api.Service{Namespace: r.namespace, Group: r.group, Name: args[0]}, instance)
+				return client.History(ctx, r.service(args[0]), instance)
 			})
 			if err != nil {
 				return failed(err)

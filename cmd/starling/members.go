@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -37,14 +38,7 @@ was asked (marked *); more than a second is marked too.`,
 			if err != nil {
 				return err
 			}
-			m, err := ask(c.Context(), client.Members)
-			if err != nil {
-				return failed(err)
-			}
-			if r.json {
-				return failed(writeJSON(p.stdout, m))
-			}
-			return failed(writeMembers(p, m))
+			return failed(show(c.Context(), r, client.Members, writeMembers))
 		},
 	}
 	r.flags(c, false, false)
@@ -141,8 +135,8 @@ func memberOf(name string, m *api.Members, log *api.Raft) (string, error) {
 	return "", fmt.Errorf("several members are called %s: name one by its id, %s", name, strings.Join(found, " or "))
 }
 
-func writeMembers(p *process, m *api.Members) error {
-	t := newTable(p.stdout)
+func writeMembers(w io.Writer, m *api.Members) error {
+	t := newTable(w)
 	t.row("NAME", "STATE", "READY", "ADDRESS", "VERSION", "CLOCK", "ID")
 	for _, n := range m.Members {
 		name := n.Name
@@ -173,7 +167,7 @@ func writeMembers(p *process, m *api.Members) error {
 	for _, n := range m.Members {
 		if n.ClockOff {
 			offset := time.Duration(n.ClockOffsetMillis) * time.Millisecond
-			fmt.Fprintf(p.stdout, "The clock of %s is %s off: check its time synchronization. A node that is a day off is refused.\n", safe(n.Name), span(offset.Abs()))
+			fmt.Fprintf(w, "The clock of %s is %s off: check its time synchronization. A node that is a day off is refused.\n", safe(n.Name), span(offset.Abs()))
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -28,29 +29,26 @@ in. A namespace works without being made; making one gives it a name for people.
 			if err != nil {
 				return err
 			}
-			n, err := ask(c.Context(), client.Namespaces)
-			if err != nil {
-				return failed(err)
-			}
-			if r.json {
-				return failed(writeJSON(p.stdout, n))
-			}
-			t := newTable(p.stdout)
-			t.row("ID", "NAME", "SERVICES", "MADE", "DESCRIPTION")
-			for _, one := range n.Namespaces {
-				made := "-"
-				if one.InTable {
-					made = "yes"
-				}
-				t.row(one.ID, one.Name, strconv.Itoa(one.Services), made, one.Description)
-			}
-			return failed(t.Flush())
+			return failed(show(c.Context(), r, client.Namespaces, writeNamespaces))
 		},
 	}
 	r.flags(c, false, false)
 	noFiles(c)
 	c.AddCommand(createNamespaceCommand(p), removeNamespaceCommand(p))
 	return c
+}
+
+func writeNamespaces(w io.Writer, n *api.Namespaces) error {
+	t := newTable(w)
+	t.row("ID", "NAME", "SERVICES", "MADE", "DESCRIPTION")
+	for _, one := range n.Namespaces {
+		made := "-"
+		if one.InTable {
+			made = "yes"
+		}
+		t.row(one.ID, one.Name, strconv.Itoa(one.Services), made, one.Description)
+	}
+	return t.Flush()
 }
 
 func createNamespaceCommand(p *process) *cobra.Command {
@@ -70,15 +68,10 @@ digits, - and _.`,
 				return err
 			}
 			in.ID = args[0]
-			n, err := ask(c.Context(), func(ctx context.Context) (*api.Namespace, error) { return client.CreateNamespace(ctx, in) })
-			if err != nil {
-				return failed(err)
-			}
-			if r.json {
-				return failed(writeJSON(p.stdout, n))
-			}
-			fmt.Fprintf(p.stdout, "Namespace %s is made.\nUndo: starling namespaces remove %s\n", safe(n.ID), quoted(safe(n.ID)))
-			return nil
+			return failed(show(c.Context(), r, func(ctx context.Context) (*api.Namespace, error) { return client.CreateNamespace(ctx, in) }, func(w io.Writer, n *api.Namespace) error {
+				_, err := fmt.Fprintf(w, "Namespace %s is made.\nUndo: starling namespaces remove %s\n", safe(n.ID), quoted(safe(n.ID)))
+				return err
+			}))
 		},
 	}
 	r.flags(c, false, false)
@@ -102,31 +95,32 @@ are, and with them it is still listed.`,
 			if err != nil {
 				return err
 			}
-			n, err := ask(c.Context(), func(ctx context.Context) (*api.Namespace, error) { return client.RemoveNamespace(ctx, args[0]) })
-			if err != nil {
-				return failed(err)
-			}
-			if r.json {
-				return failed(writeJSON(p.stdout, n))
-			}
-			fmt.Fprintf(p.stdout, "Namespace %s is removed.\n", safe(n.ID))
-			if n.Services > 0 {
-				fmt.Fprintf(p.stdout, "%s still in it, untouched: starling services --namespace %s\n", count(n.Services, "service is", "services are"), quoted(safe(n.ID)))
-			}
-			undo := "starling namespaces create " + quoted(n.ID)
-			if n.Name != n.ID {
-				undo += " --name " + quoted(n.Name)
-			}
-			if n.Description != "" {
-				undo += " --description " + quoted(n.Description)
-			}
-			fmt.Fprintf(p.stdout, "Undo: %s\n", safe(undo))
-			return nil
+			return failed(show(c.Context(), r, func(ctx context.Context) (*api.Namespace, error) { return client.RemoveNamespace(ctx, args[0]) }, writeRemovedNamespace))
 		},
 	}
 	r.flags(c, false, false)
 	noFiles(c)
 	return c
+}
+
+func writeRemovedNamespace(w io.Writer, n *api.Namespace) error {
+	lines := []string{"Namespace " + n.ID + " is removed."}
+	if n.Services > 0 {
+		lines = append(lines, fmt.Sprintf("%s still in it, untouched: starling services --namespace %s", count(n.Services, "service is", "services are"), quoted(n.ID)))
+	}
+	undo := "Undo: starling namespaces create " + quoted(n.ID)
+	if n.Name != n.ID {
+		undo += " --name " + quoted(n.Name)
+	}
+	if n.Description != "" {
+		undo += " --description " + quoted(n.Description)
+	}
+	for _, line := range append(lines, undo) {
+		if _, err := fmt.Fprintln(w, safe(line)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func needsID(c *cobra.Command, args []string) error {

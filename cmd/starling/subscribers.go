@@ -41,7 +41,7 @@ subscribers. Nodes that did not answer are named above the table.`,
 				return err
 			}
 			return failed(show(c.Context(), r, func(ctx context.Context) (*api.Subscribers, error) {
-				return client.Subscribers(ctx, api.Service{Namespace: r.namespace, Group: r.group, Name: args[0]})
+				return client.Subscribers(ctx, r.service(args[0]))
 			}, writeSubscribers))
 		},
 	}

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -216,10 +215,7 @@ func (s *Server) users(c *call) error {
 		}
 	}
 	number, size := n[0], n[1]
-	page := nacos.ListPage{Total: len(all), Number: number, Available: (len(all)-1)/size + 1, Items: []any{}}
-	if len(all) == 0 {
-		page.Available = 0
-	}
+	page := nacos.NewListPage(len(all), number, size)
 	for _, u := range nacos.Page(all, number, size) {
 		page.Items = append(page.Items, map[string]string{"username": u.Name, "password": ""})
 	}
@@ -260,11 +256,7 @@ func (s *Server) userNames(c *call) error {
 			names = append(names, u.Name)
 		}
 	}
-	b, err := json.Marshal(names)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(names)
 }
 
 // noRoles serves roles and permissions.

@@ -103,7 +103,7 @@ func parseBeat(body string) (*nacos.Beat, error) {
 }
 
 // interval is the period that the client is to keep, in milliseconds. An
-// operator's override of the metadata comes first (semantics H9).
+// operator's edit of the metadata comes first (semantics H9).
 func (s *Server) interval(key registry.ServiceKey, inst *registry.Instance) int64 {
 	usual := s.switches().ClientBeatInterval
 	if inst == nil {

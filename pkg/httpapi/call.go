@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"strings"
@@ -87,4 +88,42 @@ func (c *call) answer(pieces ...[]byte) error {
 func (c *call) bare(b []byte) error {
 	writeJSON(c.w, http.StatusOK, b)
 	return nil
+}
+
+// encoded is answer for what an encoder returns.
+func (c *call) encoded(b []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.answer(b)
+}
+
+// answerJSON is answer for any value.
+func (c *call) answerJSON(v any) error { return c.encoded(json.Marshal(v)) }
+
+// bareV2 is answerJSON for what v2 puts nothing around either.
+func (c *call) bareV2(v any) error {
+	b, err := json.Marshal(v)
+	if err == nil && c.version == v2 {
+		return c.bare(b)
+	}
+	return c.encoded(b, err)
+}
+
+// rest answers with JSON in what v1 puts around most answers that are not about
+// naming, and v2 around a few; v3 has one form for all.
+func (c *call) rest(b []byte) error {
+	if c.version == v3 {
+		return c.answer(b)
+	}
+	return c.bare(restResult(http.StatusOK, "", b))
+}
+
+// restV1 is rest for what v2 answers in the form of v3.
+func (c *call) restV1(v any) error {
+	b, err := json.Marshal(v)
+	if err == nil && c.version == v1 {
+		return c.rest(b)
+	}
+	return c.encoded(b, err)
 }

@@ -48,11 +48,7 @@ func (s *Server) catalogService(c *call) error {
 	}
 	snap := s.opts.Registry.Snapshot(key)
 	d := nacos.Service{Key: key, Meta: snap.Meta, Clusters: clustersOf(snap.Instances)}
-	b, err := d.EncodeCatalog()
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(d.EncodeCatalog())
 }
 
 // catalogInstances serves catalog/instances of v1: a page of the instances of
@@ -155,11 +151,7 @@ func (s *Server) catalogServices(c *call) error {
 	for i, k := range page {
 		views[i] = view(s.opts.Registry.Snapshot(k))
 	}
-	b, err := json.Marshal(map[string]any{"count": len(keys), "serviceList": views})
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(map[string]any{"count": len(keys), "serviceList": views})
 }
 
 func (s *Server) catalogDetails(c *call, page []registry.ServiceKey) error {
@@ -173,9 +165,5 @@ func (s *Server) catalogDetails(c *call, page []registry.ServiceKey) error {
 		}
 		details[i] = b
 	}
-	b, err := json.Marshal(details)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(details)
 }

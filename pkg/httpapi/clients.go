@@ -3,8 +3,6 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,21 +92,13 @@ func (s *Server) subscribers(c *call) error {
 	all := s.whoSubscribes(c.r.Context(), Subscribed{key, true, everywhere})
 	page := nacos.Page(all, number, size)
 	if c.version == v1 {
-		b, err := nacos.EncodeSubscribersV1(page, len(all))
-		if err != nil {
-			return err
-		}
-		return c.answer(b)
+		return c.encoded(nacos.EncodeSubscribersV1(page, len(all)))
 	}
-	list := nacos.ListPage{Total: len(all), Number: number, Available: (len(all) + size - 1) / size, Items: []any{}}
+	list := nacos.NewListPage(len(all), number, size)
 	for i := range page {
 		list.Items = append(list.Items, nacos.SubscriberV3(&page[i]))
 	}
-	b, err := json.Marshal(list)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(list)
 }
 
 // whoSubscribes lists subscribers in an order that pages can be cut from.
@@ -131,11 +121,7 @@ func (s *Server) whoSubscribes(ctx context.Context, of Subscribed) []nacos.Subsc
 func (s *Server) clientIDs(c *call) error {
 	ids := s.opts.Clients.IDs()
 	slices.Sort(ids)
-	b, err := json.Marshal(listed(ids))
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(listed(ids))
 }
 
 // client finds the one that a request is about.
@@ -158,11 +144,7 @@ func (s *Server) clientDetail(c *call) error {
 	if err != nil {
 		return err
 	}
-	b, err := client.Encode()
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(client.Encode())
 }
 
 // published serves GET client/publish/list.
@@ -173,17 +155,13 @@ func (s *Server) published(c *call) error {
 	}
 	all := s.opts.Clients.Published(client.ID)
 	slices.SortFunc(all, func(a, b nacos.Published) int {
-		return cmp.Or(compareServices(a.Service, b.Service), cmp.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+		return cmp.Or(a.Service.Compare(b.Service), a.InstanceKey.Compare(b.InstanceKey))
 	})
 	encode := nacos.EncodePublishedV2
 	if c.version == v3 {
 		encode = nacos.EncodePublishedV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(all))
 }
 
 // subscribed serves GET client/subscribe/list.
@@ -193,16 +171,12 @@ func (s *Server) subscribed(c *call) error {
 		return err
 	}
 	all := s.opts.Clients.Subscribed(client.ID)
-	slices.SortFunc(all, compareServices)
+	slices.SortFunc(all, registry.ServiceKey.Compare)
 	encode := nacos.EncodeSubscribedV2
 	if c.version == v3 {
 		encode = nacos.EncodeSubscribedV3
 	}
-	b, err := encode(&client, all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(&client, all))
 }
 
 // ofService reads the service that a request is about, and an address that
@@ -238,11 +212,7 @@ func (s *Server) publishers(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodePublishersV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode(all))
 }
 
 // subscribing serves GET client/service/subscriber/list: the clients of this
@@ -260,38 +230,5 @@ func (s *Server) subscribing(c *call) error {
 	if c.version == v3 {
 		encode = nacos.EncodeSubscribingV3
 	}
-	b, err := encode(all)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
-}
-
-func compareServices(a, b registry.ServiceKey) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Name, b.Name))
-}
-
-// nativeSubscribers serves GET /starling/v1/subscribers.
-func (s *Server) nativeSubscribers(r *http.Request) (any, error) {
-	q, err := query(r, "namespace", "group", "service")
-	if err != nil {
-		return nil, err
-	}
-	key, err := q.native()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), subscribersTimeout)
-	defer cancel()
-	out := api.Subscribers{Service: key, Subscribers: []api.Subscriber{}, Nodes: []api.SubscribersNode{}}
-	of := Subscribed{Service: registry.ServiceKey{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Everywhere: true}
-	for _, n := range s.opts.Clients.Subscribers(ctx, of) {
-		out.Nodes = append(out.Nodes, api.SubscribersNode{Node: n.Node, Name: n.Name, Error: n.Error, Truncated: n.Truncated})
-		for _, one := range n.Subscribers {
-			out.Subscribers = append(out.Subscribers, one.Subscriber)
-		}
-	}
-	slices.SortFunc(out.Nodes, func(a, b api.SubscribersNode) int { return cmp.Compare(a.Node, b.Node) })
-	api.SortSubscribers(out.Subscribers)
-	return out, nil
+	return c.encoded(encode(all))
 }

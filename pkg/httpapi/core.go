@@ -2,11 +2,7 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,32 +25,6 @@ type Core struct {
 	Leads func() (leads bool, leader string)
 	// Connections are the ids of the clients on gRPC.
 	Connections func() []string
-}
-
-// rest answers with JSON in what v1 puts around most answers that are not about
-// naming, and v2 around a few; v3 has one form for all.
-func (c *call) rest(b []byte) error {
-	if c.version == v3 {
-		return c.answer(b)
-	}
-	return c.bare(restResult(http.StatusOK, "", b))
-}
-
-func (c *call) restJSON(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return c.rest(b)
-}
-
-// answerJSON is answer for any value.
-func (c *call) answerJSON(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
 }
 
 // members are those that are known, by address.
@@ -95,10 +65,7 @@ func (s *Server) clusterNodes(c *call) error {
 			list = append(list, &m)
 		}
 	}
-	if c.version == v1 {
-		return c.restJSON(list)
-	}
-	return c.answerJSON(list)
+	return c.restV1(list)
 }
 
 // clusterSelf serves GET cluster/self and cluster/node/self.
@@ -107,10 +74,7 @@ func (s *Server) clusterSelf(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.version == v1 {
-		return c.restJSON(&m)
-	}
-	return c.answerJSON(&m)
+	return c.restV1(&m)
 }
 
 // clusterAddresses serves GET cluster/simple/nodes.
@@ -119,7 +83,7 @@ func (s *Server) clusterAddresses(c *call) error {
 	for _, m := range s.members() {
 		list = append(list, m.Address())
 	}
-	return c.restJSON(list)
+	return c.restV1(list)
 }
 
 // clusterHealth serves GET cluster/health and cluster/node/self/health: the
@@ -129,10 +93,7 @@ func (s *Server) clusterHealth(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.version == v1 {
-		return c.restJSON(m.State)
-	}
-	return c.answerJSON(m.State)
+	return c.restV1(m.State)
 }
 
 // peersOnly serves what servers of Nacos send each other.
@@ -167,25 +128,6 @@ func (s *Server) ids(c *call) error {
 		return c.rest([]byte("{}"))
 	}
 	return c.rest([]byte("[]"))
-}
-
-// body reads JSON, which few requests have (http-api §3.1).
-func (s *Server) body(c *call, into any) error {
-	if t, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-		return errMediaType
-	}
-	limit := int64(s.opts.MaxRequestBytes)
-	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return errTooLarge(limit)
-	}
-	if err != nil {
-		return errBody
-	}
-	if json.Unmarshal(b, into) != nil {
-		return errJSON
-	}
-	return nil
 }
 
 // raftCommand serves POST ops/raft. All groups of Nacos are one log here, whose
@@ -267,8 +209,8 @@ func (s *Server) loaderCluster(c *call) error {
 		return err
 	}
 	n := 0
-	if s.opts.Counts != nil {
-		n = s.opts.Counts().Connections
+	if s.opts.Operator.Counts != nil {
+		n = s.opts.Operator.Counts().Connections
 	}
 	up := 0
 	for _, m := range s.members() {
@@ -276,17 +218,10 @@ func (s *Server) loaderCluster(c *call) error {
 			up++
 		}
 	}
-	b, err := json.Marshal(map[string]any{
+	return c.bareV2(map[string]any{
 		"detail":      []any{map[string]any{"address": m.Address(), "sdkConCount": n, "conCount": n, "cpu": "-1.0", "load": "-1.0"}},
 		"memberCount": up, "metricsCount": 1, "completed": up == 1, "max": n, "min": n, "avg": n, "total": n, "threshold": threshold(n),
 	})
-	if err != nil {
-		return err
-	}
-	if c.version == v2 {
-		return c.bare(b)
-	}
-	return c.answer(b)
 }
 
 // threshold is a tenth above the average, as Java prints it.
@@ -301,14 +236,7 @@ func (s *Server) loaderCurrent(c *call) error {
 			clients[id] = map[string]any{"metaInfo": map[string]any{"connectionId": id, "connectType": "GRPC"}}
 		}
 	}
-	b, err := json.Marshal(clients)
-	if err != nil {
-		return err
-	}
-	if c.version == v2 {
-		return c.bare(b)
-	}
-	return c.answer(b)
+	return c.bareV2(clients)
 }
 
 // loaderReload serves the calls that move some clients to other nodes.

@@ -32,7 +32,7 @@ func threeMembers(o *Options) {
 			{Host: "10.0.0.2", Port: 8848, State: nacos.StateSuspicious},
 		}
 	}
-	o.Counts = func() Counts { return Counts{Connections: 7} }
+	o.Operator.Counts = func() Counts { return Counts{Connections: 7} }
 	o.Core.Connections = func() []string { return []string{"1_10.0.0.9_40001"} }
 }
 
@@ -156,7 +156,7 @@ func TestRaftCommands(t *testing.T) {
 
 func TestCoreLog(t *testing.T) {
 	var levels []zapcore.Level
-	f := newFixture(t, func(o *Options) { o.SetLogLevel = func(l zapcore.Level) { levels = append(levels, l) } })
+	f := newFixture(t, func(o *Options) { o.Operator.SetLogLevel = func(l zapcore.Level) { levels = append(levels, l) } })
 	const asJSON = "Content-Type: application/json"
 	const v2, v3 = "PUT /v2/core/ops/log", "PUT /v3/admin/core/ops/log"
 	missing := func(param string) string {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,11 +46,7 @@ func (s *Server) servicesOf(namespace, name string) func(yield func(registry.Ser
 	return func(yield func(registry.ServiceKey) bool) {
 		namespaces := []string{namespace}
 		if namespace == "" {
-			namespaces = namespaces[:0]
-			for id := range s.opts.Registry.Namespaces() {
-				namespaces = append(namespaces, id)
-			}
-			slices.Sort(namespaces)
+			namespaces = slices.Sorted(maps.Keys(s.opts.Registry.Namespaces()))
 		}
 		for _, ns := range namespaces {
 			for _, group := range s.opts.Registry.Groups(ns) {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -36,11 +35,7 @@ func (s *Server) domains(c *call) error {
 	if flat {
 		shown = doms[registry.DefaultNamespace]
 	}
-	b, err := json.Marshal(map[string]any{"count": count, "doms": shown})
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(map[string]any{"count": count, "doms": shown})
 }
 
 // isOldDNS knows the plugin by either header: it sends its version beside the

@@ -2,8 +2,12 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net"
+	"net/http"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -47,6 +51,7 @@ type Durable interface {
 type Refusal struct {
 	Code RefusalCode
 	Text string // for people; of Invalid also for clients
+	Hint string // of NoLeader: what an operator can do about it
 }
 
 // A RefusalCode is what a handler needs to know of a [Refusal].
@@ -72,18 +77,37 @@ const durableLimit = 10 * time.Second
 // writes are not routed to the owner of a client. It returns an error for every
 // refusal; those that mean something else to each handler have their code.
 func (s *Server) durably(c *call, write func(context.Context, Durable) error) (RefusalCode, error) {
+	refusal, err := s.toLog(c.r, durableLimit, func(ctx context.Context) error { return write(ctx, s.opts.Durable) })
+	if refusal.Code != 0 {
+		err = errRefused(refusal)
+	}
+	return refusal.Code, err
+}
+
+// operatorWrites is durably for the native API.
+func (s *Server) operatorWrites(r *http.Request, write func(context.Context) error) (RefusalCode, error) {
+	refusal, err := s.toLog(r, writeTimeout, write)
+	_, half := errors.AsType[*halfWritten](err)
+	if refusal.Code != 0 {
+		err = errNativeRefused(refusal)
+	}
+	if half {
+		if refusal.Code == 0 { // nobody else logs it
+			s.log.Error("the second of two writes failed", zap.Error(err))
+		}
+		err = errHalfWritten(err)
+	}
+	return refusal.Code, err
+}
+
+func (s *Server) toLog(r *http.Request, limit time.Duration, write func(context.Context) error) (refusal Refusal, err error) {
 	// A client that is gone, or that only has said all it will, does not end
 	// it: the log decides whether it is written, and that is what is answered.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), durableLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
 	defer cancel()
-	who, _, _ := net.SplitHostPort(c.r.RemoteAddr)
-	err := write(registry.AskedBy(ctx, who), s.opts.Durable)
-	if err == nil {
-		return 0, nil
+	who, _, _ := net.SplitHostPort(r.RemoteAddr)
+	if err = write(registry.AskedBy(ctx, who)); err != nil {
+		refusal, _ = s.opts.Explain(err)
 	}
-	refusal, known := s.opts.Explain(err)
-	if !known {
-		return 0, err
-	}
-	return refusal.Code, errRefused(refusal)
+	return refusal, err
 }

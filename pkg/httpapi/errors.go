@@ -294,6 +294,27 @@ func errContentType(want string) error {
 		hint: "send Content-Type: " + want}
 }
 
+// errNativeRefused is errRefused for the native API.
+func errNativeRefused(r Refusal) error {
+	e := &apiError{status: http.StatusConflict, shape: native, text: api.CodeConflict + ": " + r.Text}
+	switch r.Code {
+	case NoLeader:
+		e.status, e.hint = http.StatusServiceUnavailable, r.Hint
+		e.text = api.CodeNoLeader + ": the log of the cluster has no leader: " + nacos.NoLeader
+	case UnknownOutcome:
+		e.status, e.hint = http.StatusGatewayTimeout, "look before you write again"
+		e.text = api.CodeUnknownOutcome + ": it is not known whether this was written: " + r.Text
+	case NotUnderstood:
+		e.status, e.hint = http.StatusServiceUnavailable, "starling members shows their releases"
+		e.text = api.CodeNotUnderstood + ": some nodes of the cluster are of an older release and cannot carry this out yet"
+	case NotFound:
+		e.status, e.text = http.StatusNotFound, api.CodeNotFound+": "+r.Text
+	case Invalid:
+		e.status, e.text = http.StatusBadRequest, api.CodeBadRequest+": "+r.Text
+	}
+	return e
+}
+
 func errBackupTooLarge(maxBytes int64) error {
 	return &apiError{status: http.StatusRequestEntityTooLarge, shape: native, text: fmt.Sprintf("%s: the backup is over the limit of %d bytes", api.CodeTooLarge, maxBytes),
 		hint: "--max-restore-bytes of the node raises it"}
@@ -327,10 +348,11 @@ func errNotEvicted(key registry.ServiceKey, ip string, port int) error {
 
 // errHalfWritten: of two writes that a request took, the second failed.
 func errHalfWritten(why error) error {
-	text := why.Error()
-	if e, ok := errors.AsType[*api.Error](why); ok {
-		text = e.Message
+	text := errNativeInternal.text
+	if e, ok := errors.AsType[*apiError](why); ok {
+		text = e.text
 	}
+	_, text, _ = strings.Cut(text, ": ")
 	return &apiError{status: http.StatusGatewayTimeout, shape: native, text: api.CodeUnknownOutcome + ": a part of this is written, the rest is not, or may not be: " + text,
 		hint: "look before you write again"}
 }
@@ -388,7 +410,7 @@ var (
 	errBody      = &apiError{status: http.StatusBadRequest, text: "request body cannot be read"}
 	errNotFound  = &apiError{status: http.StatusNotFound, shape: spring, text: "No message available"}
 	errInternal  = &apiError{status: http.StatusInternalServerError, text: "caused: internal error;"}
-	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: "not_found: this is only served to the machine itself",
+	errNotServed = &apiError{status: http.StatusNotFound, shape: native, text: api.CodeNotFound + ": this is only served to the machine itself",
 		hint: "ask over a loopback address, without a proxy"}
 )
 

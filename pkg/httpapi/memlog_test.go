@@ -46,7 +46,9 @@ func explain(err error) (Refusal, bool) {
 	return Refusal{}, false
 }
 
-func refused(code RefusalCode, text string) error { return &memRefusal{Refusal{code, text}} }
+func refused(code RefusalCode, text string) error {
+	return &memRefusal{Refusal{Code: code, Text: text}}
+}
 
 // change is what one write does: under the lock, and told to the registry in
 // the order of the writes.

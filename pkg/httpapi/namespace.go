@@ -66,10 +66,7 @@ func (s *Server) namespaceList(c *call) error {
 	for _, id := range slices.Sorted(maps.Keys(others)) {
 		list = append(list, others[id])
 	}
-	if c.version == v1 {
-		return c.restJSON(list)
-	}
-	return c.answerJSON(list)
+	return c.restV1(list)
 }
 
 // namespace serves GET namespace, and namespaces?show=all of v1. The default

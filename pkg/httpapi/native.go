@@ -73,9 +73,6 @@ type Native struct {
 	// Edits tells what operators have set, in one namespace or, for "", in all,
 	// by service and instance.
 	Edits func(namespace string) []InstanceEdit
-	// LogError dresses an error of Durable or Namespaces for those who write
-	// through this API.
-	LogError func(error) error
 }
 
 // An InstanceEdit is what operators have set for an instance.
@@ -109,19 +106,18 @@ type nativeRoute struct {
 // server; openapi.json says how to use it.
 func (s *Server) nativeTable() []nativeRoute {
 	n := &s.opts.Native
-	writes := n.LogError != nil
 	return []nativeRoute{
 		{"GET", "/services", true, s.nativeServices, nil},
 		{"GET", "/instances", true, s.nativeInstances, nil},
-		{"POST", "/instances/edit", writes && n.Edits != nil, s.editInstance, nil},
-		{"POST", "/instances/evict", writes && n.Edits != nil, s.evictInstance, nil},
-		{"POST", "/instances/lift", writes && n.Edits != nil, s.liftInstance, nil},
+		{"POST", "/instances/edit", n.Edits != nil, s.editInstance, nil},
+		{"POST", "/instances/evict", n.Edits != nil, s.evictInstance, nil},
+		{"POST", "/instances/lift", n.Edits != nil, s.liftInstance, nil},
 		{"GET", "/edits", n.Edits != nil, s.nativeEdits, nil},
 		{"GET", "/history", n.History != nil && n.Members != nil, s.history, nil},
 		{"GET", "/subscribers", s.opts.Clients != noClients{}, s.nativeSubscribers, nil},
 		{"GET", "/namespaces", true, s.nativeNamespaces, nil},
-		{"POST", "/namespaces", writes, s.makeNamespace, nil},
-		{"POST", "/namespaces/remove", writes, s.forgetNamespace, nil},
+		{"POST", "/namespaces", true, s.makeNamespace, nil},
+		{"POST", "/namespaces/remove", true, s.forgetNamespace, nil},
 
 		{"GET", "/members", n.Members != nil, func(r *http.Request) (any, error) {
 			_, err := query(r)
@@ -292,7 +288,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	of, err := q.native()
+	key, err := q.nativeService()
 	if err != nil {
 		return nil, err
 	}
@@ -305,12 +301,18 @@ func (s *Server) history(r *http.Request) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), historyTimeout)
 	defer cancel()
+	of := nativeKey(key)
 	nodes, err := s.opts.Native.History(ctx, of)
 	if err != nil {
 		return nil, err
 	}
 	_, names := s.nodeNames()
 	return api.NewHistory(of, ip, port, nodes, names), nil
+}
+
+// nativeService reads the service that a request of the native API is about.
+func (p params) nativeService() (registry.ServiceKey, error) {
+	return nativeService(p["namespace"], p["group"], p["service"])
 }
 
 // nativeService reads the name of a service, which may be GROUP@@NAME.
@@ -352,12 +354,6 @@ func (s *Server) nodeNames() (self string, names map[string]string) {
 		names[n.ID] = n.Name
 	}
 	return m.Node, names
-}
-
-// native reads the service that a request of the native API is about.
-func (p params) native() (api.Service, error) {
-	key, err := nativeService(p["namespace"], p["group"], p["service"])
-	return nativeKey(key), err
 }
 
 // splitInstance reads IP:PORT. Nacos takes names for addresses too, and IPv6
@@ -430,6 +426,30 @@ func query(r *http.Request, known ...string) (params, error) {
 		}
 	}
 	return p, nil
+}
+
+// nativeFlag reads a parameter that is true or false; without it: false.
+func (p params) nativeFlag(name string) (bool, error) {
+	switch v, given := p[name]; {
+	case v == "true":
+		return true, nil
+	case given && v != "false":
+		return false, errNative(name+" is neither true nor false: "+clip(v), "")
+	}
+	return false, nil
+}
+
+// nativeNumber reads a parameter within bounds; without it: usual.
+func (p params) nativeNumber(name string, usual, least, most int) (int, error) {
+	v, given := p[name]
+	if !given {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < least || n > most {
+		return 0, errNative(name+" is no number from "+strconv.Itoa(least)+" to "+strconv.Itoa(most)+": "+clip(v), "")
+	}
+	return n, nil
 }
 
 // nativeError dresses an error of the functions behind the API.

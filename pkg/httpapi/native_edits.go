@@ -3,14 +3,11 @@ package httpapi
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"net"
 	"net/http"
 	"slices"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -18,9 +15,6 @@ import (
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
-
-// maxWeight is that of Nacos.
-const maxWeight = 10_000
 
 // nativeEdits serves GET /edits: of one namespace, or of all.
 func (s *Server) nativeEdits(r *http.Request) (any, error) {
@@ -171,6 +165,7 @@ func both(first, second func(context.Context) error) func(context.Context) error
 type halfWritten struct{ why error }
 
 func (h *halfWritten) Error() string { return h.why.Error() }
+func (h *halfWritten) Unwrap() error { return h.why }
 
 // evictInstance serves POST /instances/evict.
 func (s *Server) evictInstance(r *http.Request) (any, error) {
@@ -271,7 +266,7 @@ func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited
 		known(h.InstanceKey)
 	}
 	if len(clusters) == 0 {
-		for _, k := range slices.SortedFunc(maps.Keys(edits), compareKeys) {
+		for _, k := range slices.SortedFunc(maps.Keys(edits), registry.InstanceKey.Compare) {
 			known(k)
 		}
 	}
@@ -290,14 +285,10 @@ func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited
 	return e, nil
 }
 
-func compareKeys(a, b registry.InstanceKey) int {
-	return cmp.Or(strings.Compare(a.IP, b.IP), cmp.Compare(a.Port, b.Port), strings.Compare(a.Cluster, b.Cluster))
-}
-
 // written writes an edit to the log and tells what has become of the instance.
 func (s *Server) written(r *http.Request, e *edited, what string, write func(context.Context) error) (any, error) {
 	was := s.standingAt(e)
-	if err := s.operatorWrites(r, write); err != nil {
+	if _, err := s.operatorWrites(r, write); err != nil {
 		return nil, err
 	}
 	s.log.Info(what, zap.String("peer", r.RemoteAddr), zap.Stringer("service", e.key), zap.String("ip", e.at.IP), zap.Int("port", e.at.Port), zap.String("cluster", e.at.Cluster))
@@ -314,20 +305,4 @@ func (s *Server) standingAt(e *edited) *api.Standing {
 	_, names := s.nodeNames()
 	is := nativeStanding(h, s.editsOf(e.key), names)
 	return &is
-}
-
-// operatorWrites writes to the log. A client that is gone does not end it: the
-// log decides whether it is written.
-func (s *Server) operatorWrites(r *http.Request, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), writeTimeout)
-	defer cancel()
-	who, _, _ := net.SplitHostPort(r.RemoteAddr)
-	err := write(registry.AskedBy(ctx, who))
-	if half, ok := errors.AsType[*halfWritten](err); ok {
-		return errHalfWritten(s.opts.Native.LogError(half.why))
-	}
-	if err != nil {
-		return s.opts.Native.LogError(err)
-	}
-	return nil
 }

@@ -75,10 +75,10 @@ func (s *Server) makeNamespace(r *http.Request) (any, error) {
 	if s.isMade(n.ID) {
 		return nil, errNamespaceIsThere(n.ID)
 	}
-	err := s.operatorWrites(r, func(ctx context.Context) error {
+	refused, err := s.operatorWrites(r, func(ctx context.Context) error {
 		return s.opts.Namespaces.PutNamespace(ctx, Namespace{n.ID, n.Name, n.Description}, true)
 	})
-	if api.CodeOf(err) == api.CodeConflict {
+	if refused == Exists {
 		return nil, errNamespaceIsThere(n.ID)
 	}
 	if err != nil {
@@ -111,8 +111,8 @@ func (s *Server) forgetNamespace(r *http.Request) (any, error) {
 	if services > 0 {
 		hint = "it is there because services are in it, and goes with the last of them"
 	}
-	err := s.operatorWrites(r, func(ctx context.Context) error { return s.opts.Namespaces.RemoveNamespace(ctx, in.ID) })
-	if api.CodeOf(err) == api.CodeNotFound {
+	refused, err := s.operatorWrites(r, func(ctx context.Context) error { return s.opts.Namespaces.RemoveNamespace(ctx, in.ID) })
+	if refused == NotFound {
 		return nil, errNoSuchNamespace(in.ID, hint)
 	}
 	if err != nil {

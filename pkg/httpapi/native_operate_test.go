@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,24 +24,13 @@ func operate(o *Options) {
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		for key, of := range log.edits {
-			for _, at := range slices.SortedFunc(maps.Keys(of), compareKeys) {
+			for _, at := range slices.SortedFunc(maps.Keys(of), registry.InstanceKey.Compare) {
 				if e := of[at]; namespace == "" || namespace == key.Namespace {
 					all = append(all, InstanceEdit{Service: key, InstanceKey: at, Override: e, Since: registry.StampAt(1_000)})
 				}
 			}
 		}
 		return all
-	}
-	o.Native.LogError = func(err error) error {
-		switch r, _ := explain(err); r.Code {
-		case NoLeader:
-			return &api.Error{Status: 503, Code: api.CodeNoLeader, Message: r.Text, Hint: "wait"}
-		case NotFound:
-			return &api.Error{Status: 404, Code: api.CodeNotFound, Message: r.Text}
-		case Exists:
-			return &api.Error{Status: 409, Code: api.CodeConflict, Message: r.Text}
-		}
-		return err
 	}
 }
 
@@ -275,12 +265,18 @@ func TestNativeMetadata(t *testing.T) {
 	}
 
 	// The second half alone is not written.
-	f.durable.broken, f.durable.after = refused(NoLeader, "nobody leads"), f.durable.writes+1
+	f.durable.broken, f.durable.after = refused(NoLeader, "has no leader"), f.durable.writes+1
 	w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"f":"1"},"weight":4}`, nativeJSON)
-	if w.Code != 504 || !strings.Contains(w.Body.String(), api.CodeUnknownOutcome) || !strings.Contains(w.Body.String(), "a part of this is written") || !strings.Contains(w.Body.String(), "nobody leads") {
+	if w.Code != 504 || !strings.Contains(w.Body.String(), api.CodeUnknownOutcome) || !strings.Contains(w.Body.String(), "a part of this is written") || !strings.Contains(w.Body.String(), "has no leader") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	f.durable.after = 0
+	// What is ours is for the log alone.
+	f.durable.broken, f.durable.after = errors.New("secret detail"), f.durable.writes+1
+	if w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"f":"1"},"weight":4}`, nativeJSON); w.Code != 504 || strings.Contains(w.Body.String(), "secret") ||
+		!strings.Contains(fmt.Sprint(f.logs.All()[f.logs.Len()-1].ContextMap()), "secret detail") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	f.durable.broken, f.durable.after = refused(NoLeader, "nobody leads"), 0
 	if w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"f":"1"},"weight":4}`, nativeJSON); w.Code != 503 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -390,7 +386,7 @@ func TestNativeOperatorRefusals(t *testing.T) {
 			headers = []string{nativeJSON}
 		}
 		w, is, message := f.native(t, call, body, headers...)
-		if w.Code != status || is != code || !strings.Contains(message, says) {
+		if w.Code != status || is != code || !strings.Contains(w.Body.String(), says) {
 			t.Errorf("%s %.80s: %d %s: %s, want %d %s: %s", call, body, w.Code, is, message, status, code, says)
 		}
 	}
@@ -451,6 +447,22 @@ func TestNativeOperatorRefusals(t *testing.T) {
 		t.Error("a refused request has written something")
 	}
 
-	f.durable.broken = refused(NoLeader, "nobody leads")
-	refuses("POST /instances/edit", one+`,"enabled":false}`, 503, api.CodeNoLeader, "nobody leads")
+	for _, c := range []struct {
+		refusal RefusalCode
+		status  int
+		code    string
+		shown   string
+	}{
+		{NoLeader, 503, api.CodeNoLeader, "has no leader"},
+		{NoLeader, 503, api.CodeNoLeader, "ask somebody"},
+		{UnknownOutcome, 504, api.CodeUnknownOutcome, "not known whether this was written: text of the log"},
+		{NotUnderstood, 503, api.CodeNotUnderstood, "older release"},
+		{NotFound, 404, api.CodeNotFound, "text of the log"},
+		{Invalid, 400, api.CodeBadRequest, "text of the log"},
+		{Exists, 409, api.CodeConflict, "text of the log"},
+		{WrongKind, 409, api.CodeConflict, "text of the log"},
+	} {
+		f.durable.broken = &memRefusal{Refusal{Code: c.refusal, Text: "text of the log", Hint: "ask somebody"}}
+		refuses("POST /instances/edit", one+`,"enabled":false}`, c.status, c.code, c.shown)
+	}
 }

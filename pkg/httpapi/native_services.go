@@ -1,13 +1,11 @@
 package httpapi
 
 import (
+	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"maps"
 
 	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -32,15 +30,15 @@ func (s *Server) nativeServices(r *http.Request) (any, error) {
 	if err := nacos.CheckService(namespace, "", group); err != nil {
 		return nil, errNative(err.Error(), "")
 	}
-	all, err := q.flag("allNamespaces")
+	all, err := q.nativeFlag("allNamespaces")
 	if err != nil {
 		return nil, err
 	}
-	limit, err := q.number("limit", usualServices, 1, mostServices)
+	limit, err := q.nativeNumber("limit", usualServices, 1, mostServices)
 	if err != nil {
 		return nil, err
 	}
-	offset, err := q.number("offset", 0, 0, 1<<31-1)
+	offset, err := q.nativeNumber("offset", 0, 0, 1<<31-1)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +123,7 @@ func (s *Server) nativeInstances(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := nativeService(q["namespace"], q["group"], q["service"])
+	key, err := q.nativeService()
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +167,7 @@ func standing(snap *registry.Snapshot) []seen {
 		all = append(all, seen{h, true})
 	}
 	if len(snap.Evicted) > 0 {
-		slices.SortFunc(all, func(a, b seen) int { return compareKeys(a.InstanceKey, b.InstanceKey) })
+		slices.SortFunc(all, func(a, b seen) int { return a.Compare(b.InstanceKey) })
 	}
 	return all
 }
@@ -203,28 +201,4 @@ func nativeMetadata(md registry.Metadata) map[string]string {
 		m[kv.Key] = kv.Value
 	}
 	return m
-}
-
-// flag reads a parameter that is true or false; without it: false.
-func (p params) flag(name string) (bool, error) {
-	switch v, given := p[name]; {
-	case v == "true":
-		return true, nil
-	case given && v != "false":
-		return false, errNative(name+" is neither true nor false: "+clip(v), "")
-	}
-	return false, nil
-}
-
-// number reads a parameter within bounds; without it: usual.
-func (p params) number(name string, usual, least, most int) (int, error) {
-	v, given := p[name]
-	if !given {
-		return usual, nil
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < least || n > most {
-		return 0, errNative(name+" is no number from "+strconv.Itoa(least)+" to "+strconv.Itoa(most)+": "+clip(v), "")
-	}
-	return n, nil
 }

@@ -209,8 +209,7 @@ func TestNativeErrors(t *testing.T) {
 func TestNativeNotOffered(t *testing.T) {
 	f := newFixture(t)
 	for _, call := range []string{"GET /members", "GET /cluster", "POST /self-preservation/end", "GET /hashes", "GET /history?service=s", "POST /drain", "GET /drain",
-		"GET /raft", "GET /backup", "POST /restore", "POST /members/remove", "GET /edits", "POST /instances/edit", "POST /instances/evict", "POST /instances/lift",
-		"POST /namespaces", "POST /namespaces/remove"} {
+		"GET /raft", "GET /backup", "POST /restore", "POST /members/remove", "GET /edits", "POST /instances/edit", "POST /instances/evict", "POST /instances/lift"} {
 		if w, code, _ := f.native(t, call, `{"dryRun":true}`, nativeJSON); w.Code != 501 || code != api.CodeNotOffered {
 			t.Errorf("%s: %d %s", call, w.Code, code)
 		}

@@ -1,20 +1,36 @@
 package httpapi
 
 import (
-	"encoding/json"
-	"fmt"
-	"net"
-	"net/http"
-	"net/http/pprof"
-	"net/netip"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/starling-registry/starling/pkg/nacos"
 )
+
+// An Operator is what the operator API of Nacos tells of this node, and does to
+// it. Its functions are called from any goroutine.
+type Operator struct {
+	// Counts feeds metrics. Nil: zeros.
+	Counts func() Counts
+	// Machine tells metrics of the machine. Nil: nothing is known.
+	Machine func() Machine
+	// Pushes tells what became of pushes of this node, and with reset begins to
+	// count anew. Nil: there are none.
+	Pushes func(reset bool) nacos.PushState
+	// Responsible is the address of the node that keeps the client of that id.
+	// Nil: "".
+	Responsible func(client string) string
+	// Switches are those that count now; they are read for each request and
+	// never changed. Nil: the defaults.
+	Switches func() *nacos.Switches
+	// SwitchHere sets a switch on this node alone, in memory; to "": what was
+	// set that way does not count any more. Nil: it cannot.
+	SwitchHere func(name, value string)
+	// SetLogLevel changes what this node logs, until it stops. Nil: it cannot.
+	SetLogLevel func(zapcore.Level)
+}
 
 // Counts are what operator/metrics tells beyond the registry's own.
 type Counts struct {
@@ -40,8 +56,8 @@ func (s *Server) operatorMetrics(c *call) error {
 		return c.answer(append(nacos.AppendString([]byte(`{"status":`), status), '}'))
 	}
 	var n Counts
-	if s.opts.Counts != nil {
-		n = s.opts.Counts()
+	if s.opts.Operator.Counts != nil {
+		n = s.opts.Operator.Counts()
 	}
 	stats := s.opts.Registry.Stats()
 	persistent := int(stats.PersistentInstances) // in several services: several clients
@@ -64,15 +80,11 @@ func (s *Server) operatorMetrics(c *call) error {
 	}
 	if c.version != v3 {
 		m.Machine = &Machine{-1, -1, -1}
-		if s.opts.Machine != nil {
-			*m.Machine = s.opts.Machine()
+		if s.opts.Operator.Machine != nil {
+			*m.Machine = s.opts.Operator.Machine()
 		}
 	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(m)
 }
 
 // onlyStatus is true if nothing is said. In v1 it is false for any other word
@@ -95,8 +107,8 @@ func (s *Server) pushState(c *call) error {
 		return err
 	}
 	p := nacos.PushState{MeanCost: -1, MaxCost: -1}
-	if s.opts.Pushes != nil {
-		p = s.opts.Pushes(reset)
+	if s.opts.Operator.Pushes != nil {
+		p = s.opts.Operator.Pushes(reset)
 	}
 	return c.answer(p.AppendJSON(nil, detail, reset))
 }
@@ -114,8 +126,8 @@ func (s *Server) responsible(c *call) error {
 		return errMissingDeclared("port")
 	}
 	server := ""
-	if s.opts.Responsible != nil {
-		server = s.opts.Responsible(nacos.BeatClientID(ip, port))
+	if s.opts.Operator.Responsible != nil {
+		server = s.opts.Operator.Responsible(nacos.BeatClientID(ip, port))
 	}
 	return c.answer(append(nacos.AppendString([]byte(`{"responsibleServer":`), server), '}'))
 }
@@ -143,85 +155,10 @@ func (s *Server) changeLogLevel(c *call, name, level string) error {
 	switch {
 	case !known:
 		return errLogLevel(level)
-	case s.opts.SetLogLevel == nil:
+	case s.opts.Operator.SetLogLevel == nil:
 		return errNoLogLevel
 	}
 	s.log.Info("an operator changes the log level of this node", zap.String("logName", clip(name)), zap.Stringer("level", to), zap.String("remote", c.r.RemoteAddr))
-	s.opts.SetLogLevel(to)
+	s.opts.Operator.SetLogLevel(to)
 	return nil
-}
-
-func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, []byte(`{"status":"alive"}`))
-	return nil
-}
-
-func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
-	if ready, reason := s.ready(); !ready {
-		return &apiError{status: http.StatusServiceUnavailable, shape: native, text: "not_ready: " + reason,
-			hint: "the node does not take requests of clients until this is over; they use another one"}
-	}
-	writeJSON(w, http.StatusOK, []byte(`{"status":"ready"}`))
-	return nil
-}
-
-// welcome is for a person who opens the server in a browser.
-func (s *Server) welcome(w http.ResponseWriter, _ *http.Request) error {
-	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
-	_, _ = fmt.Fprintf(w, "%s, a service registry for Nacos clients: API under %s/v1/ns, metrics at /metrics, readiness at /readyz\n",
-		strings.TrimSpace("Starling "+s.opts.Version), s.opts.ContextPath)
-	return nil
-}
-
-func (s *Server) ready() (bool, string) {
-	if s.opts.Ready == nil {
-		return true, ""
-	}
-	return s.opts.Ready()
-}
-
-func (s *Server) metricsHandler() handler {
-	h := promhttp.HandlerFor(s.opts.Gatherer, promhttp.HandlerOpts{})
-	return func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	}
-}
-
-// profile serves /debug/pprof/ to the machine itself: profiles show memory
-// and cost time.
-func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
-	if !isLocal(r) {
-		return errNotServed
-	}
-	switch r.URL.Path {
-	case "/debug/pprof/cmdline":
-		pprof.Cmdline(w, r)
-	case "/debug/pprof/profile":
-		pprof.Profile(w, r)
-	case "/debug/pprof/symbol":
-		pprof.Symbol(w, r)
-	case "/debug/pprof/trace":
-		pprof.Trace(w, r)
-	default:
-		pprof.Index(w, r)
-	}
-	return nil
-}
-
-// isLocal reports whether a request came over the loopback interface and was
-// not passed on by a proxy there.
-func isLocal(r *http.Request) bool {
-	for _, h := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
-		if r.Header.Get(h) != "" {
-			return false
-		}
-	}
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	return local != nil && isLoopback(local.String()) && isLoopback(r.RemoteAddr)
-}
-
-func isLoopback(hostPort string) bool {
-	a, err := netip.ParseAddrPort(hostPort)
-	return err == nil && a.Addr().Unmap().IsLoopback()
 }

@@ -14,7 +14,7 @@ import (
 
 func TestOperatorMetrics(t *testing.T) { // golden scenario 18
 	f := newFixture(t, func(o *Options) {
-		o.Counts = func() Counts { return Counts{Subscribers: 3, Connections: 2, BeatClients: 1} }
+		o.Operator.Counts = func() Counts { return Counts{Subscribers: 3, Connections: 2, BeatClients: 1} }
 	})
 	f.play(t, []step{
 		ok("POST instance?serviceName=a&ip=10.1.1.1&port=80"),
@@ -49,7 +49,9 @@ func fullMetrics(persistent int, more string) string {
 }
 
 func TestMachine(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.Machine = func() Machine { return Machine{CPU: 0.5, Load: 1.5, Mem: 0.25} } })
+	f := newFixture(t, func(o *Options) {
+		o.Operator.Machine = func() Machine { return Machine{CPU: 0.5, Load: 1.5, Mem: 0.25} }
+	})
 	if w := f.do("GET", "/nacos/v1/ns/operator/metrics?onlyStatus=false", ""); !strings.HasSuffix(w.Body.String(), `"cpu":0.5,"load":1.5,"mem":0.25}`) {
 		t.Errorf("%s", w.Body)
 	}

@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,6 +45,25 @@ func readParams(w http.ResponseWriter, r *http.Request, maxBytes int64) (params,
 		return nil, errBody
 	}
 	return p, p.addForm(string(body), fromGo(r))
+}
+
+// body reads JSON, which few requests have (http-api §3.1).
+func (s *Server) body(c *call, into any) error {
+	if t, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return errMediaType
+	}
+	limit := int64(s.opts.MaxRequestBytes)
+	b, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return errTooLarge(limit)
+	}
+	if err != nil {
+		return errBody
+	}
+	if json.Unmarshal(b, into) != nil {
+		return errJSON
+	}
+	return nil
 }
 
 // fromGo reports whether the body may be one that the Go SDK wrote: PUT bodies
@@ -320,9 +341,12 @@ func (c *call) attributes() (attributes, error) {
 	return a, err
 }
 
+// maxWeight is that of Nacos.
+const maxWeight = 10_000
+
 // checkWeight refuses NaN as well, which no JSON can carry.
 func checkWeight(w float64) error {
-	if !(w >= 0 && w <= 10000) {
+	if !(w >= 0 && w <= maxWeight) {
 		return errInstance(nacos.ErrWeight)
 	}
 	return nil

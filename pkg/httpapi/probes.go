@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -68,3 +69,24 @@ func (s *Server) state(c *call) error {
 
 // noText serves what a console would show people: there is nothing.
 func (s *Server) noText(c *call) error { return c.rest([]byte(`""`)) }
+
+func (s *Server) livez(w http.ResponseWriter, _ *http.Request) error {
+	writeJSON(w, http.StatusOK, []byte(`{"status":"alive"}`))
+	return nil
+}
+
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) error {
+	if ready, reason := s.ready(); !ready {
+		return &apiError{status: http.StatusServiceUnavailable, shape: native, text: api.CodeNotReady + ": " + reason,
+			hint: "the node does not take requests of clients until this is over; they use another one"}
+	}
+	writeJSON(w, http.StatusOK, []byte(`{"status":"ready"}`))
+	return nil
+}
+
+func (s *Server) ready() (bool, string) {
+	if s.opts.Ready == nil {
+		return true, ""
+	}
+	return s.opts.Ready()
+}

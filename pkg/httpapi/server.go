@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/starling-registry/starling/pkg/api"
-	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/pkg/registry"
 )
 
@@ -41,17 +40,28 @@ type Beats interface {
 
 // Options of a server.
 type Options struct {
+	// What clients write and read.
 	Registry Registry
 	Beats    Beats
-	Durable  Durable
-	// Namespaces and Accounts are tables of the same log.
+	// Router sends what HTTP clients write to the node that keeps them. Nil:
+	// there are no other nodes.
+	Router *Router
+
+	// The log of the cluster and its tables.
+	Durable    Durable
 	Namespaces Namespaces
 	Accounts   Accounts
 	// Explain tells what an error of these means; false: it is none that a
 	// caller is told of.
 	Explain func(error) (Refusal, bool)
-	// Core is what the core API tells and does.
-	Core Core
+
+	// What operators see and do: of this node's clients (nil: it has none), of
+	// the cluster, of this node, and over the native API.
+	Clients  Clients
+	Core     Core
+	Operator Operator
+	Native   Native
+
 	// Ready reports whether clients are served, and if not why: what the
 	// node waits for, in words for an operator. Nil: always.
 	Ready func() (ready bool, reason string)
@@ -59,32 +69,7 @@ type Options struct {
 	// returns when the node has handled that this process stood still, if it
 	// did: then Ready may say something else. Nil: it never stands still.
 	Awake func()
-	// Router sends what HTTP clients write to the node that keeps them. Nil:
-	// there are no other nodes.
-	Router *Router
-	// Counts feeds operator/metrics. Nil: zeros.
-	Counts func() Counts
-	// Clients tells who is attached to this node and who subscribes. Nil:
-	// nobody is.
-	Clients Clients
-	// Machine tells operator/metrics of the machine. Nil: nothing is known.
-	Machine func() Machine
-	// Switches are those that count now; they are read for each request and
-	// never changed. Nil: the defaults.
-	Switches func() *nacos.Switches
-	// SwitchHere sets a switch on this node alone, in memory; to "": what was
-	// set that way does not count any more. Nil: it cannot.
-	SwitchHere func(name, value string)
-	// Pushes tells what became of pushes of this node, and with reset begins to
-	// count anew. Nil: there are none.
-	Pushes func(reset bool) nacos.PushState
-	// Responsible is the address of the node that keeps the client of that id.
-	// Nil: "".
-	Responsible func(client string) string
-	// SetLogLevel changes what this node logs, until it stops. Nil: it cannot.
-	SetLogLevel func(zapcore.Level)
-	// Native is what the native API tells and does.
-	Native Native
+
 	// ContextPath is where the Nacos API is; "" or a path without a slash at
 	// its end.
 	ContextPath string
@@ -167,6 +152,7 @@ func New(opts Options) *Server {
 
 	s.other = s.instrument("other", noVersion, func(http.ResponseWriter, *http.Request) error { return errNotFound })
 	s.mux.Handle("/", s.other)
+	opts.Metrics.MustRegister(s.metrics) // all routes are there
 	return s
 }
 
@@ -205,6 +191,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func isClean(p string) bool {
 	return p == "/" || p != "//" && p != "" && p[0] == '/' && path.Clean(p) == strings.TrimSuffix(p, "/")
+}
+
+// welcome is for a person who opens the server in a browser.
+func (s *Server) welcome(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
+	_, _ = fmt.Fprintf(w, "%s, a service registry for Nacos clients: API under %s/v1/ns, metrics at /metrics, readiness at /readyz\n",
+		strings.TrimSpace("Starling "+s.opts.Version), s.opts.ContextPath)
+	return nil
 }
 
 // instrument makes a handler an http.Handler: it writes errors as the version

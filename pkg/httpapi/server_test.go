@@ -49,7 +49,7 @@ func newFixture(t testing.TB, change ...func(*Options)) *fixture {
 	o.Ready = func() (bool, string) { return f.reason == "", f.reason }
 	o.Durable, o.Explain = f.durable, explain
 	o.Namespaces, o.Accounts = f.tables, f.tables
-	o.SetLogLevel = func(zapcore.Level) {}
+	o.Operator.SetLogLevel = func(zapcore.Level) {}
 	for _, c := range change {
 		c(&o)
 	}
@@ -641,6 +641,16 @@ func TestInternalErrors(t *testing.T) {
 	} {
 		if !strings.Contains(metrics, line+"\n") {
 			t.Errorf("/metrics lacks %s", line)
+		}
+	}
+}
+
+// A series that is there twice would take all of /metrics with it.
+func TestSeriesOfRoutesAreUnique(t *testing.T) {
+	for _, contextPath := range []string{"/nacos", "", "/v1"} {
+		f := newFixture(t, func(o *Options) { o.ContextPath = contextPath })
+		if _, err := f.metrics.Gather(); err != nil {
+			t.Errorf("context path %q: %v", contextPath, err)
 		}
 	}
 }

@@ -158,11 +158,7 @@ func (s *Server) service(c *call) error {
 	snap := s.opts.Registry.Snapshot(key)
 	d := nacos.Service{Key: key, Meta: snap.Meta, Clusters: clustersOf(snap.Instances), Ephemeral: s.opts.Registry.Kind(key) != registry.PersistentService}
 	encode := map[version]func() ([]byte, error){v1: d.EncodeV1, v2: d.EncodeV2, v3: d.EncodeV3}[c.version]
-	b, err := encode()
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(encode())
 }
 
 // clustersOf names the clusters that have instances, sorted: as in Nacos,
@@ -200,11 +196,7 @@ func (s *Server) serviceNames(c *call) error {
 	if page == nil {
 		page = []string{}
 	}
-	b, err := json.Marshal(map[string]any{"count": len(names), items: page})
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(map[string]any{"count": len(names), items: page})
 }
 
 // selectorTypes serves GET service/selector/types.
@@ -236,7 +228,7 @@ func (s *Server) serviceViews(c *call) error {
 		return err
 	}
 	keys := s.servicesLike(namespace, c.get("serviceNameParam"), c.get("groupNameParam"), skipEmpty)
-	page := nacos.ListPage{Total: len(keys), Number: number, Available: (len(keys) + size - 1) / size, Items: []any{}}
+	page := nacos.NewListPage(len(keys), number, size)
 	for _, k := range nacos.Page(keys, number, size) {
 		snap := s.opts.Registry.Snapshot(k)
 		if !withHosts {
@@ -250,11 +242,7 @@ func (s *Server) serviceViews(c *call) error {
 		}
 		page.Items = append(page.Items, json.RawMessage(b))
 	}
-	b, err := json.Marshal(page)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(page)
 }
 
 // servicesLike are the services of a namespace whose name and group contain the
@@ -301,11 +289,7 @@ func (s *Server) searchNames(c *call) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(map[string]any{"META-INF/services": json.RawMessage(services), "services": json.RawMessage(services), "count": count})
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.answerJSON(map[string]any{"META-INF/services": json.RawMessage(services), "services": json.RawMessage(services), "count": count})
 }
 
 // Bounds of an expression. Matching takes time in proportion to its steps and

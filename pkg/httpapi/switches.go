@@ -14,19 +14,15 @@ var defaultSwitches = nacos.DefaultSwitches()
 
 // switches are those that count now. They are not to be changed.
 func (s *Server) switches() *nacos.Switches {
-	if s.opts.Switches == nil {
+	if s.opts.Operator.Switches == nil {
 		return &defaultSwitches
 	}
-	return s.opts.Switches()
+	return s.opts.Operator.Switches()
 }
 
 // showSwitches serves GET operator/switches.
 func (s *Server) showSwitches(c *call) error {
-	b, err := s.switches().AppendJSON(nil)
-	if err != nil {
-		return err
-	}
-	return c.answer(b)
+	return c.encoded(s.switches().AppendJSON(nil))
 }
 
 // setSwitch serves PUT operator/switches: for the whole cluster, by the log, or
@@ -53,15 +49,15 @@ func (s *Server) setSwitch(c *call) error {
 		s.log.Info("an operator set a switch that is not known, or to nothing, which changes nothing", zap.String("entry", clip(entry)))
 		return c.ok()
 	case here:
-		if s.opts.SwitchHere != nil {
-			s.opts.SwitchHere(name, value)
+		if s.opts.Operator.SwitchHere != nil {
+			s.opts.Operator.SwitchHere(name, value)
 		}
 	default:
 		if _, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.PutSwitch(ctx, name, value) }); err != nil {
 			return err
 		}
-		if s.opts.SwitchHere != nil {
-			s.opts.SwitchHere(name, "")
+		if s.opts.Operator.SwitchHere != nil {
+			s.opts.Operator.SwitchHere(name, "")
 		}
 	}
 	s.log.Info("an operator set a switch", zap.String("name", name), zap.String("value", clip(value)), zap.Bool("onThisNodeOnly", here),

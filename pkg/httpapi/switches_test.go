@@ -20,7 +20,7 @@ func switchable(t *testing.T, change ...func(*Options)) (*fixture, map[string]st
 	here := map[string]string{}
 	var f *fixture
 	f = newFixture(t, append(change, func(o *Options) {
-		o.Switches = func() *nacos.Switches {
+		o.Operator.Switches = func() *nacos.Switches {
 			s := nacos.DefaultSwitches()
 			for _, kept := range []map[string]string{f.durable.switches, here} {
 				for name, value := range kept {
@@ -31,7 +31,7 @@ func switchable(t *testing.T, change ...func(*Options)) (*fixture, map[string]st
 			}
 			return &s
 		}
-		o.SwitchHere = func(name, value string) {
+		o.Operator.SwitchHere = func(name, value string) {
 			if here[name] = value; value == "" {
 				delete(here, name)
 			}
@@ -240,7 +240,7 @@ func TestOverriddenStatus(t *testing.T) { // golden scenario 75, semantics M13
 func TestPushState(t *testing.T) {
 	state, resets := nacos.PushState{Succeeded: 3, Total: 4, MeanCost: 2, MaxCost: 5}, 0
 	f := newFixture(t, func(o *Options) {
-		o.Pushes = func(reset bool) nacos.PushState {
+		o.Operator.Pushes = func(reset bool) nacos.PushState {
 			if reset {
 				resets++
 			}
@@ -264,7 +264,7 @@ func TestPushState(t *testing.T) {
 
 func TestResponsible(t *testing.T) { // golden scenario 18
 	f := newFixture(t, func(o *Options) {
-		o.Responsible = func(client string) string { return "keeper of " + client }
+		o.Operator.Responsible = func(client string) string { return "keeper of " + client }
 	})
 	const is = `{"responsibleServer":"keeper of 10.0.0.1:80#true"}`
 	illegal := nacos.CheckPort(-1).Error() + crlf
@@ -282,7 +282,7 @@ func TestResponsible(t *testing.T) { // golden scenario 18
 
 func TestLogLevel(t *testing.T) { // golden scenario 18
 	var level []zapcore.Level
-	f := newFixture(t, func(o *Options) { o.SetLogLevel = func(l zapcore.Level) { level = append(level, l) } })
+	f := newFixture(t, func(o *Options) { o.Operator.SetLogLevel = func(l zapcore.Level) { level = append(level, l) } })
 	const wrong = "Param 'logLevel' is illegal, it should be TRACE, DEBUG, INFO, WARN, ERROR or OFF: loud"
 	f.play(t, []step{
 		{"PUT operator/log", "", "", 400, text, "Parameter 'logName' is missing"},
@@ -301,5 +301,5 @@ func TestLogLevel(t *testing.T) { // golden scenario 18
 	if want := []zapcore.Level{zapcore.DebugLevel, zapcore.DebugLevel, zapcore.ErrorLevel, zapcore.FatalLevel}; !reflect.DeepEqual(level, want) {
 		t.Errorf("set %v, want %v", level, want)
 	}
-	newFixture(t, func(o *Options) { o.SetLogLevel = nil }).play(t, []step{{"PUT operator/log?logName=a&logLevel=INFO", "", "", 501, text, "the log level of this node cannot be changed while it runs"}})
+	newFixture(t, func(o *Options) { o.Operator.SetLogLevel = nil }).play(t, []step{{"PUT operator/log?logName=a&logLevel=INFO", "", "", 501, text, "the log level of this node cannot be changed while it runs"}})
 }

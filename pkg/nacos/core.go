@@ -14,9 +14,9 @@ import (
 // apiVersion is the release of Nacos whose recorded answers these are.
 const apiVersion = "3.1.0"
 
-// ServerVersion is what stands where Nacos tells its release: tools expect
+// serverVersion is what stands where Nacos tells its release: tools expect
 // three numbers, and what comes after a plus is whose they are.
-func ServerVersion(release string) string {
+func serverVersion(release string) string {
 	return strings.TrimSuffix(apiVersion+"+starling."+release, ".")
 }
 
@@ -79,7 +79,7 @@ func (m *Member) MarshalJSON() ([]byte, error) {
 		"ip": m.Host, "port": m.Port, "address": m.Address(), "state": m.State,
 		"extendInfo": map[string]any{
 			"lastRefreshTime": m.LastHeard, "raftMetaData": map[string]any{"metaDataMap": groups}, "raftPort": strconv.Itoa(m.RaftPort),
-			"readyToUpgrade": true, "supportGrayModel": true, "version": ServerVersion(m.Release),
+			"readyToUpgrade": true, "supportGrayModel": true, "version": serverVersion(m.Release),
 		},
 		"failAccessCnt": 0, "grpcReportEnabled": true, "abilities": json.RawMessage(memberAbilities),
 	})
@@ -95,7 +95,7 @@ func State(port int, standalone bool, release string) map[string]string {
 		mode = "standalone"
 	}
 	return map[string]string{
-		"version": ServerVersion(release), "server_port": strconv.Itoa(port), "startup_mode": mode, "function_mode": "naming",
+		"version": serverVersion(release), "server_port": strconv.Itoa(port), "startup_mode": mode, "function_mode": "naming",
 		"auth_enabled": "false", "auth_admin_request": "false", "auth_system_type": "nacos", "login_page_enabled": "false", "console_ui_enabled": "false",
 		"datasource_platform": "", "plugin_datasource_log_enabled": "false", "config_retention_days": "30",
 		"defaultClusterQuota": "100000", "defaultGroupQuota": "200", "defaultMaxAggrCount": "10000", "defaultMaxAggrSize": "1024", "defaultMaxSize": "102400",

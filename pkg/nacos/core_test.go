@@ -17,7 +17,7 @@ func TestMember(t *testing.T) { // golden scenario 19
 		`"version":"3.1.0+starling.v0.1.0"},"failAccessCnt":0,"grpcReportEnabled":true,"ip":"fd00::7","port":8848,"state":"UP"}`; err != nil || string(b) != want {
 		t.Errorf("%v:\nis   %s\nwant %s", err, b, want)
 	}
-	if v := ServerVersion(""); v != "3.1.0+starling" {
+	if v := serverVersion(""); v != "3.1.0+starling" {
 		t.Errorf("a release that is not known: %s", v)
 	}
 }

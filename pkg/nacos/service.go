@@ -387,3 +387,12 @@ type ListPage struct {
 	Available int   `json:"pagesAvailable"`
 	Items     []any `json:"pageItems"`
 }
+
+// NewListPage is a page without its items yet; number and size are positive.
+func NewListPage(total, number, size int) ListPage {
+	p := ListPage{Total: total, Number: number, Items: []any{}}
+	if total > 0 {
+		p.Available = (total-1)/size + 1
+	}
+	return p
+}

@@ -34,11 +34,11 @@ func (o *operations) confirm(ctx context.Context, key registry.ServiceKey, ik re
 		if end, ok := ctx.Deadline(); ok {
 			within, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(others)-n))
 		}
-		answer, err := o.call(within, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
-			Service: &starlingv1.Service{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Ip: ik.IP, Port: uint32(ik.Port), Cluster: ik.Cluster})
-		cancel()
 		var r starlingv1.ConfirmProbeResponse
-		if err != nil || proto.Unmarshal(answer, &r) != nil || !r.Known {
+		err := o.call(within, id, "ConfirmProbe", &starlingv1.ConfirmProbeRequest{
+			Service: &starlingv1.Service{Namespace: key.Namespace, Group: key.Group, Name: key.Name}, Ip: ik.IP, Port: uint32(ik.Port), Cluster: ik.Cluster}, &r)
+		cancel()
+		if err != nil || !r.Known {
 			continue
 		}
 		return r.Healthy, true

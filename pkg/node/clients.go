@@ -126,15 +126,9 @@ func (c *clients) Subscribers(ctx context.Context, of httpapi.Subscribed) []http
 			r := new(starlingv1.SubscribersResponse)
 			if m.Self {
 				r = c.local(req)
-			} else {
-				answer, err := c.call(ctx, m.ID, "Subscribers", req)
-				if err == nil {
-					err = proto.Unmarshal(answer, r)
-				}
-				if err != nil {
-					all[i].Error = whyNot(m, err)
-					return
-				}
+			} else if err := c.call(ctx, m.ID, "Subscribers", req, r); err != nil {
+				all[i].Error = whyNot(m, err)
+				return
 			}
 			all[i].Truncated = r.Truncated
 			all[i].Subscribers = make([]httpapi.Subscriber, len(r.Subscribers))

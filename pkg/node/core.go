@@ -5,10 +5,8 @@ import (
 	"errors"
 	"net"
 	"strconv"
-	"time"
 
 	"github.com/starling-registry/starling/cluster"
-	"github.com/starling-registry/starling/distro"
 	"github.com/starling-registry/starling/pkg/grpcapi"
 	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -38,11 +36,7 @@ func (o *operations) core(sdks *grpcapi.Server) httpapi.Core {
 // address only the newest is shown: addresses are what members are known by
 // there.
 func (o *operations) nacosMembers() []nacos.Member {
-	view, status := o.view(), o.replicator.Status()
-	said := map[string]distro.PeerStatus{}
-	for _, p := range status.Peers {
-		said[p.ID] = p
-	}
+	view, said := o.view(), o.said()
 	log := o.store.Status()
 	group := nacos.RaftGroup{Term: log.Term, Leader: o.raftAddress(view, log.Leader)}
 	for _, server := range log.Servers {
@@ -50,21 +44,18 @@ func (o *operations) nacosMembers() []nacos.Member {
 			group.Members = append(group.Members, a)
 		}
 	}
-	ready, _ := o.ready()
 	var out []nacos.Member
 	since := map[string]int{} // place in out, by address
 	newest := map[string]cluster.Member{}
 	for _, m := range view.Members {
 		p := said[m.ID]
-		nm := nacos.Member{Host: m.Host, Port: m.HTTPPort, RaftPort: m.RaftPort, Release: m.Version, Self: m.Self, Raft: group, LastHeard: m.Since.UnixMilli()}
+		nm := nacos.Member{Host: m.Host, Port: m.HTTPPort, RaftPort: m.RaftPort, Release: m.Version, Self: m.Self, Raft: group, LastHeard: m.Since.UnixMilli(),
+			State: memberState(m, p.Ready, p.Draining)}
 		if !p.LastHeard.IsZero() {
 			nm.LastHeard = p.LastHeard.UnixMilli()
 		}
 		if m.Self {
-			nm.LastHeard, nm.RaftPort = time.Now().UnixMilli(), o.opts.RaftPort
-			nm.State = memberState(m, ready, status.Draining)
-		} else {
-			nm.State = memberState(m, p.Ready, p.Draining)
+			nm.RaftPort = o.opts.RaftPort
 		}
 		address := nm.Address()
 		at, twice := since[address]

@@ -25,7 +25,7 @@ func freePort(t *testing.T) int {
 search:
 	for range 200 {
 		port := 11_000 + rand.IntN(8_000) // below what the system gives to clients
-		for _, p := range []int{port, port + 1000, port + 1001, port - 902} {
+		for _, p := range []int{port, port + 1000, port + 1001, port - 1000, port - 902} {
 			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p)))
 			if err != nil {
 				continue search
@@ -155,7 +155,7 @@ func TestNoLeaderHint(t *testing.T) {
 func TestUnknownOutcomeIsSaidOnce(t *testing.T) {
 	unknown := raftstore.ErrUnknownOutcome
 	err := fmt.Errorf("%w: leader a: %w: the stream broke", unknown, unknown)
-	if r, ok := explain(err); !ok || r.Text != "leader a: the stream broke" || r.Code != httpapi.UnknownOutcome {
+	if r, ok := new(operations).explain(err); !ok || r.Text != "leader a: the stream broke" || r.Code != httpapi.UnknownOutcome {
 		t.Errorf("%+v", r)
 	}
 	if r := explainSDK(err); r.Text != unknown.Error()+": leader a: the stream broke" {

@@ -7,9 +7,20 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/starling-registry/starling/pkg/httpapi"
 	"github.com/starling-registry/starling/pkg/registry"
 	"github.com/starling-registry/starling/raftstore"
 )
+
+// Edits tells what operators have set.
+func (o *operations) Edits(namespace string) []httpapi.InstanceEdit {
+	edits := o.store.Edits(namespace)
+	out := make([]httpapi.InstanceEdit, len(edits))
+	for i, e := range edits {
+		out[i] = httpapi.InstanceEdit{Service: e.Service, InstanceKey: e.InstanceKey, Override: e.Override, Since: e.Clock}
+	}
+	return out
+}
 
 // endEdits tells the log which edits of operators are over: at once what clients
 // on this node have deregistered, and on the leader what has been absent for

@@ -45,7 +45,7 @@ func (o *operations) native(d *drain) httpapi.Native {
 			return selfPreservation(o.replicator.Status())
 		},
 		RestoreLimit: int64(o.opts.MaxRestoreBytes), Raft: o.Raft, Backup: o.Backup, Restore: o.Restore, RemoveMember: o.RemoveMember,
-		Edits: o.Edits, LogError: o.writeError,
+		Edits:     o.Edits,
 		DrainPlan: d.plan, Drain: d.begin, DrainProgress: d.progress,
 	}
 }
@@ -70,22 +70,26 @@ func (o *operations) clusterID() string {
 	return o.members.ClusterID()
 }
 
-func (o *operations) Members() api.Members {
+// said is what members say of themselves, by id; this node is one of them.
+func (o *operations) said() map[string]distro.PeerStatus {
 	status := o.replicator.Status()
 	said := map[string]distro.PeerStatus{}
 	for _, p := range status.Peers {
 		said[p.ID] = p
 	}
+	ready, _ := o.ready()
+	said[o.life.Node] = distro.PeerStatus{ID: o.life.Node, Ready: ready, Draining: status.Draining, LastHeard: time.Now()}
+	return said
+}
+
+func (o *operations) Members() api.Members {
+	said := o.said()
 	out := api.Members{Cluster: o.clusterID(), Node: o.life.Node, At: time.Now().UTC()}
 	for _, m := range o.view().Members {
 		p := said[m.ID]
 		am := api.Member{ID: m.ID, Name: m.Name, Epoch: m.Epoch, State: m.State.String(), Since: m.Since.UTC(), Self: m.Self, Ready: p.Ready, Draining: p.Draining,
 			Host: m.Host, Ports: api.Ports{HTTP: m.HTTPPort, GRPC: m.GRPCPort, Peer: m.PeerPort, Raft: m.RaftPort, Gossip: m.GossipPort},
 			Version: m.Version, Wire: m.Wire, ClockOffsetMillis: p.ClockOff.Milliseconds(), ClockOff: p.ClockBad}
-		if m.Self {
-			am.Ready, _ = o.ready()
-			am.Draining = status.Draining
-		}
 		out.Members = append(out.Members, am)
 	}
 	slices.SortFunc(out.Members, func(a, b api.Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
@@ -132,10 +136,9 @@ func selfPreservation(s distro.Status) api.SelfPreservation {
 // Hashes asks the node with that id, or this one.
 func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error) {
 	h := api.Hashes{Cluster: o.clusterID(), Node: o.life.Node, Name: o.opts.Name}
-	var answer []byte
-	var err error
+	r := new(starlingv1.ServiceHashesResponse)
 	if node == "" || node == o.life.Node {
-		answer, err = answerHashes(o.registry, o.clock, o.store)
+		r = hashesOf(o.registry, o.clock, o.store)
 	} else {
 		m, ok := o.view().Member(node)
 		if !ok {
@@ -144,14 +147,9 @@ func (o *operations) Hashes(ctx context.Context, node string) (api.Hashes, error
 		h.Node, h.Name = node, m.Name
 		ctx, cancel := o.whileAlive(ctx, node)
 		defer cancel()
-		answer, err = o.call(ctx, node, "ServiceHashes", &starlingv1.ServiceHashesRequest{})
-	}
-	if err != nil {
-		return h, &api.Error{Status: http.StatusBadGateway, Code: api.CodeUnreachable, Message: fmt.Sprintf("node %s cannot be asked: %v", h.Name, err), Hint: "ask it yourself with --servers"}
-	}
-	var r starlingv1.ServiceHashesResponse
-	if err := proto.Unmarshal(answer, &r); err != nil {
-		return h, fmt.Errorf("hashes of node %s: %w", h.Name, err)
+		if err := o.call(ctx, node, "ServiceHashes", &starlingv1.ServiceHashesRequest{}, r); err != nil {
+			return h, &api.Error{Status: http.StatusBadGateway, Code: api.CodeUnreachable, Message: "node " + h.Name + " cannot be asked: " + whyNot(m, err), Hint: "ask it yourself with --servers"}
+		}
 	}
 	h.Services = make([]api.ServiceHash, len(r.Services))
 	if r.RaftApplied != 0 || r.RaftDigest != 0 { // an early release does not tell
@@ -187,14 +185,18 @@ func (o *operations) whileAlive(ctx context.Context, node string) (context.Conte
 }
 
 func answerHashes(reg *registry.Registry, clock *registry.Clock, store *raftstore.Store) ([]byte, error) {
-	var r starlingv1.ServiceHashesResponse
+	return proto.Marshal(hashesOf(reg, clock, store))
+}
+
+// hashesOf is what this node tells others, and itself.
+func hashesOf(reg *registry.Registry, clock *registry.Clock, store *raftstore.Store) *starlingv1.ServiceHashesResponse {
 	log := store.Status()
-	r.RaftApplied, r.RaftDigest = log.Applied, log.Digest
+	r := &starlingv1.ServiceHashesResponse{RaftApplied: log.Applied, RaftDigest: log.Digest}
 	reg.Hashes(func(k registry.ServiceKey, h registry.Hash) {
 		r.Services = append(r.Services, &starlingv1.ServiceHash{Namespace: k.Namespace, Group: k.Group, Service: k.Name,
 			Hash: h.Sum, Instances: uint32(h.Instances), UnchangedMillis: uint64(max(0, clock.Millis()-h.Changed.Millis()))})
 	})
-	return proto.Marshal(&r)
+	return r
 }
 
 // peerAnswer bounds what one node waits for another's history: a little less
@@ -214,20 +216,11 @@ func (o *operations) History(ctx context.Context, s api.Service) ([]api.NodeHist
 		h := &api.NodeHistory{Node: m.ID, Name: m.Name}
 		all = append(all, h)
 		wg.Go(func() {
-			req := &starlingv1.HistoryRequest{Namespace: s.Namespace, Group: s.Group, Service: s.Name}
-			var answer []byte
-			body, err := proto.Marshal(req)
-			if err == nil && m.Self {
-				answer, err = answerHistory(o.registry, body)
-			} else if err == nil {
-				answer, err = o.call(ctx, m.ID, "History", req)
-			}
-			var r starlingv1.HistoryResponse
-			if err == nil {
-				err = proto.Unmarshal(answer, &r)
-			}
-			if err != nil {
-				h.Error = err.Error()
+			req, r := &starlingv1.HistoryRequest{Namespace: s.Namespace, Group: s.Group, Service: s.Name}, new(starlingv1.HistoryResponse)
+			if m.Self {
+				r = historyOf(o.registry, req)
+			} else if err := o.call(ctx, m.ID, "History", req, r); err != nil {
+				h.Error = whyNot(m, err)
 				return
 			}
 			h.Forgotten = r.Truncated
@@ -244,29 +237,38 @@ func (o *operations) History(ctx context.Context, s api.Service) ([]api.NodeHist
 	return out, nil
 }
 
-func (o *operations) call(ctx context.Context, node, method string, req proto.Message) ([]byte, error) {
+// call asks another node.
+func (o *operations) call(ctx context.Context, node, method string, req, answer proto.Message) error {
 	if o.members == nil {
-		return nil, errors.New("this node has no cluster")
+		return errors.New("this node has no cluster")
 	}
 	body, err := proto.Marshal(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return o.members.Call(ctx, node, method, body)
+	b, err := o.members.Call(ctx, node, method, body)
+	if err != nil {
+		return err
+	}
+	return proto.Unmarshal(b, answer)
 }
 
 func answerHistory(reg *registry.Registry, body []byte) ([]byte, error) {
-	var req starlingv1.HistoryRequest
-	if err := proto.Unmarshal(body, &req); err != nil {
+	req := new(starlingv1.HistoryRequest)
+	if err := proto.Unmarshal(body, req); err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
+	return proto.Marshal(historyOf(reg, req))
+}
+
+func historyOf(reg *registry.Registry, req *starlingv1.HistoryRequest) *starlingv1.HistoryResponse {
 	key := registry.ServiceKey{Namespace: req.Namespace, Group: req.Group, Name: req.Service}
 	r := &starlingv1.HistoryResponse{Truncated: reg.Forgotten(key)}
 	for _, e := range reg.History(key) {
 		r.Events = append(r.Events, &starlingv1.Event{At: uint64(e.At), Origin: &starlingv1.Life{Node: e.Origin.Node, Epoch: e.Origin.Epoch}, Clock: uint64(e.Clock),
 			Cause: string(e.Cause), Client: e.Client, Before: message(e.Key, e.Before), After: message(e.Key, e.After), Key: message(e.Key, &registry.Instance{})})
 	}
-	return proto.Marshal(r)
+	return r
 }
 
 func message(k registry.InstanceKey, i *registry.Instance) *starlingv1.Instance {
@@ -312,12 +314,8 @@ func (o *operations) router() *httpapi.Router {
 			return owner, owner == o.life.Node
 		},
 		Forward: func(ctx context.Context, node string, req *starlingv1.ForwardRequest) (*starlingv1.ForwardResponse, error) {
-			answer, err := o.call(ctx, node, "Forward", req)
-			if err != nil {
-				return nil, err
-			}
 			r := &starlingv1.ForwardResponse{}
-			return r, proto.Unmarshal(answer, r)
+			return r, o.call(ctx, node, "Forward", req, r)
 		},
 	}
 }

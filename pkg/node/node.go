@@ -388,15 +388,17 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	hs.Awake = pulse.awake
 	hs.Registry, hs.Beats, hs.Version = reg, beats, opts.Version
 	hs.Ready = ready
-	hs.Durable, hs.Explain = store, explain
+	hs.Durable, hs.Explain = store, ops.explain
 	hs.Namespaces, hs.Accounts, hs.Core = tables{store}, tables{store}, ops.core(sdks)
 	draining := &drain{operations: ops, sdks: sdks, limit: opts.DrainTimeout, log: log}
 	hs.Native, hs.Router, hs.Clients = ops.native(draining), ops.router(), attached
-	hs.Counts = func() httpapi.Counts {
-		return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
+	hs.Operator = httpapi.Operator{
+		Counts: func() httpapi.Counts {
+			return httpapi.Counts{Subscribers: engine.Subscribed(), Connections: sdks.Connections(), BeatClients: beats.Clients()}
+		},
+		Machine: new(machine).now, Pushes: pushes(engine), Responsible: ops.responsible,
+		Switches: switched.get, SwitchHere: switched.setHere, SetLogLevel: opts.SetLogLevel,
 	}
-	hs.Switches, hs.SwitchHere, hs.Responsible = switched.get, switched.setHere, ops.responsible
-	hs.Pushes, hs.Machine, hs.SetLogLevel = pushes(engine), new(machine).now, opts.SetLogLevel
 	hs.MaxRequestBytes = min(hs.MaxRequestBytes, opts.MaxRequestBytes)
 	hs.Logger, hs.Metrics, hs.Gatherer = log.Named("http"), metrics, metrics
 	if err := hs.Validate(); err != nil {

@@ -22,6 +22,7 @@ func loopback(string, string) (net.Listener, error) { return net.Listen("tcp", "
 func testOptions(t *testing.T, dir string) Options {
 	o := DefaultOptions()
 	o.Name, o.DataDir, o.Listen = "test", dir, loopback
+	o.Port = freePort(t) // the gossip port follows from it, and is opened as it is
 	o.Logger = zaptest.NewLogger(t)
 	o.DrainTimeout = 5 * time.Second
 	return o
@@ -50,12 +51,19 @@ func stop(t *testing.T, n *Node) {
 
 func get(t *testing.T, n *Node, method, path string) (int, string) {
 	t.Helper()
+	return ask(t, n, method, path, "")
+}
+
+// ask sends a request with a body that is a form.
+func ask(t *testing.T, n *Node, method, path, form string) (int, string) {
+	t.Helper()
 	tr := &http.Transport{DisableKeepAlives: true}
 	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr().String()+path, nil)
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr().String()+path, strings.NewReader(form))
 	if err != nil {
 		t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	resp, err := (&http.Client{Transport: tr}).Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +143,7 @@ func TestFailedStartUndoesWhatItDid(t *testing.T) {
 	dir := t.TempDir()
 	var opened []net.Listener
 	o := testOptions(t, dir)
+	o.Port = 8848 // nothing opens it
 	o.Listen = func(network, addr string) (net.Listener, error) {
 		if len(opened) == 1 {
 			return nil, errors.New("address already in use")

@@ -3,7 +3,6 @@ package node
 import (
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/starling-registry/starling/pkg/api"
 )
@@ -22,15 +21,7 @@ func TestOperateThreeNodes(t *testing.T) {
 		clients = append(clients, c)
 	}
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	until := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(15 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("not within 15 s: %s", what)
-			}
-		}
-	}
-	until("a persistent instance is registered", func() bool {
+	soonDone(t, "a persistent instance is registered", func() bool {
 		code, _ := get(t, nodes[0], "POST", "/nacos/v1/ns/instance?serviceName=order&ip=10.0.0.7&port=8080&ephemeral=false")
 		return code == 200
 	})
@@ -40,7 +31,7 @@ func TestOperateThreeNodes(t *testing.T) {
 	on := func(what string, holds func(api.Standing) bool) {
 		t.Helper()
 		for i, c := range clients {
-			until(what+" on "+nodes[i].HTTPAddr().String(), func() bool {
+			soonDone(t, what+" on "+nodes[i].HTTPAddr().String(), func() bool {
 				in, err := c.Instances(t.Context(), order, "")
 				return err == nil && len(in.Instances) == 1 && holds(in.Instances[0])
 			})
@@ -90,7 +81,7 @@ func TestOperateThreeNodes(t *testing.T) {
 		t.Error(err)
 	}
 	for _, c := range clients {
-		until("the namespace is everywhere", func() bool {
+		soonDone(t, "the namespace is everywhere", func() bool {
 			n, err := c.Namespaces(t.Context())
 			return err == nil && len(n.Namespaces) == 2 && n.Namespaces[0].Services == 1 && n.Namespaces[1] == api.Namespace{ID: "prod", Name: "Production", InTable: true}
 		})

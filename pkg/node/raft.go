@@ -276,7 +276,7 @@ func cause(err error) string {
 }
 
 // explain is an error of the store for the HTTP API.
-func explain(err error) (httpapi.Refusal, bool) {
+func (o *operations) explain(err error) (httpapi.Refusal, bool) {
 	r := httpapi.Refusal{Text: cause(err)} // the rest says the code
 	for is, code := range map[error]httpapi.RefusalCode{
 		raftstore.ErrNoLeader: httpapi.NoLeader, raftstore.ErrUnknownOutcome: httpapi.UnknownOutcome, raftstore.ErrNotUnderstood: httpapi.NotUnderstood,
@@ -286,6 +286,10 @@ func explain(err error) (httpapi.Refusal, bool) {
 		if errors.Is(err, is) {
 			r.Code = code
 		}
+	}
+	if r.Code == httpapi.NoLeader {
+		s := o.store.Status()
+		r.Hint = noLeaderHint(s.Role, s.Last)
 	}
 	return r, r.Code != 0
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -89,28 +87,6 @@ func TestSwitches(t *testing.T) {
 	}
 }
 
-// ask sends a request with a body that is a form.
-func ask(t *testing.T, n *Node, method, path, form string) (int, string) {
-	t.Helper()
-	tr := &http.Transport{DisableKeepAlives: true}
-	defer tr.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr().String()+path, strings.NewReader(form))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
-}
-
 // soon asks until the answer is the one that is waited for.
 func soon(t *testing.T, n *Node, method, path, form string, is func(int, string) bool) {
 	t.Helper()
@@ -119,11 +95,12 @@ func soon(t *testing.T, n *Node, method, path, form string, is func(int, string)
 
 func soonDone(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come to what it should", what)
+	eventually(t, func() string {
+		if done() {
+			return ""
 		}
-	}
+		return what + " does not come to what it should"
+	})
 }
 
 const switchesPath = "/nacos/v3/admin/ns/ops/switches"

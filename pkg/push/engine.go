@@ -3,7 +3,9 @@ package push
 import (
 	"context"
 	"hash/maphash"
+	"maps"
 	"runtime/pprof"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,17 +210,18 @@ func (e *Engine) Hold(on bool) {
 	if e.held.Swap(on) == on || on {
 		return
 	}
-	e.mu.Lock()
-	subs := make([]*Subscriber, 0, len(e.subscribers))
-	for s := range e.subscribers {
-		subs = append(subs, s)
-	}
-	e.mu.Unlock()
-	for _, s := range subs {
+	for _, s := range e.everybody() {
 		if s.Pending() {
 			s.conn.Wake()
 		}
 	}
+}
+
+// everybody copies the subscribers: none is called under the lock.
+func (e *Engine) everybody() []*Subscriber {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Keys(e.subscribers))
 }
 
 var seed = maphash.MakeSeed()
@@ -393,13 +396,7 @@ func (e *Engine) ackLoop(ctx context.Context) {
 		if stalled {
 			continue
 		}
-		e.mu.Lock()
-		subs := make([]*Subscriber, 0, len(e.subscribers))
-		for s := range e.subscribers {
-			subs = append(subs, s)
-		}
-		e.mu.Unlock()
-		for _, s := range subs {
+		for _, s := range e.everybody() {
 			// As of the tick: a stall in the middle of this loop must not be
 			// taken for the clients'.
 			if s.silent(last, e.opts.AckTimeout) {

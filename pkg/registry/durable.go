@@ -467,7 +467,7 @@ func (r *Registry) Persistent(key ServiceKey) []Probed {
 		}
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b Probed) int { return a.compare(b.InstanceKey) })
+	slices.SortFunc(all, func(a, b Probed) int { return a.Compare(b.InstanceKey) })
 	return all
 }
 

@@ -23,6 +23,11 @@ func (k ServiceKey) Grouped() string { return k.Group + "@@" + k.Name }
 // String is for logs and errors.
 func (k ServiceKey) String() string { return k.Namespace + "/" + k.Group + "/" + k.Name }
 
+// Compare orders services by their parts.
+func (k ServiceKey) Compare(o ServiceKey) int {
+	return cmp.Or(strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Group, o.Group), strings.Compare(k.Name, o.Name))
+}
+
 // An InstanceKey identifies an instance within a service.
 type InstanceKey struct {
 	IP      string
@@ -30,7 +35,8 @@ type InstanceKey struct {
 	Cluster string
 }
 
-func (k InstanceKey) compare(o InstanceKey) int {
+// Compare orders instances as lists have them.
+func (k InstanceKey) Compare(o InstanceKey) int {
 	return cmp.Or(strings.Compare(k.IP, o.IP), cmp.Compare(k.Port, o.Port), strings.Compare(k.Cluster, o.Cluster))
 }
 

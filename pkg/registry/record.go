@@ -75,7 +75,7 @@ func (r *Registry) Take(k RecordKey) Record {
 	for _, h := range g.hides {
 		rec.Hides = append(rec.Hides, h)
 	}
-	slices.SortFunc(rec.Hides, func(a, b Hide) int { return cmp.Or(a.compare(b.InstanceKey), cmp.Compare(a.UpTo, b.UpTo)) })
+	slices.SortFunc(rec.Hides, func(a, b Hide) int { return cmp.Or(a.Compare(b.InstanceKey), cmp.Compare(a.UpTo, b.UpTo)) })
 	return rec
 }
 

@@ -254,7 +254,7 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	if len(touched) > 1 {
 		// Of several reasons the last counts.
 		slices.SortFunc(touched, func(a, b touch) int {
-			return cmp.Or(a.compare(b.InstanceKey), cmp.Compare(b.by, a.by))
+			return cmp.Or(a.Compare(b.InstanceKey), cmp.Compare(b.by, a.by))
 		})
 		touched = slices.CompactFunc(touched, func(a, b touch) bool { return a.InstanceKey == b.InstanceKey })
 	}
@@ -270,7 +270,7 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	rest := old
 	for _, t := range touched {
 		k, why := t.InstanceKey, &by[t.by]
-		i, there := slices.BinarySearchFunc(rest, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+		i, there := slices.BinarySearchFunc(rest, k, func(e *Shown, k InstanceKey) int { return e.Compare(k) })
 		next = append(next, rest[:i]...)
 		e := Event{At: now, Origin: why.origin, Clock: why.clock, Cause: why.cause, Client: why.client, Key: k}
 		var was *Shown
@@ -352,7 +352,7 @@ func (r *Registry) historyLocked(sh *shard, s *service) *history {
 // replaced is a list of a snapshot with another line for an instance; nil: with
 // none. The list itself is not changed, and returned if nothing is.
 func replaced(list []*Shown, k InstanceKey, is *Shown) []*Shown {
-	i, there := slices.BinarySearchFunc(list, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+	i, there := slices.BinarySearchFunc(list, k, func(e *Shown, k InstanceKey) int { return e.Compare(k) })
 	switch {
 	case is == nil && !there, is != nil && there && is.equal(list[i].Instance) && is.standsAs(list[i]):
 		return list

@@ -97,7 +97,7 @@ type Filter struct {
 
 // Get finds an instance by ip, port and cluster, whether enabled or not.
 func (s *Snapshot) Get(k InstanceKey) (*Shown, bool) {
-	i, ok := slices.BinarySearchFunc(s.Instances, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+	i, ok := slices.BinarySearchFunc(s.Instances, k, func(e *Shown, k InstanceKey) int { return e.Compare(k) })
 	if !ok {
 		return nil, false
 	}
@@ -109,7 +109,7 @@ func (s *Snapshot) Find(k InstanceKey) (*Shown, bool) {
 	if e, ok := s.Get(k); ok || len(s.Evicted) == 0 {
 		return e, ok
 	}
-	i, ok := slices.BinarySearchFunc(s.Evicted, k, func(e *Shown, k InstanceKey) int { return e.compare(k) })
+	i, ok := slices.BinarySearchFunc(s.Evicted, k, func(e *Shown, k InstanceKey) int { return e.Compare(k) })
 	if !ok {
 		return nil, false
 	}
