@@ -75,7 +75,7 @@ func checkPassword(password string) error {
 // putUser hashes and writes; of a name that is there already, with create, it
 // returns Exists.
 func (s *Server) putUser(c *call, name, password string, create bool) (RefusalCode, error) {
-	hash, err := s.passwords.hash(c.r.Context(), password)
+	hash, err := s.passwords.hash(c.r.Context(), c.peer(), password)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -39,6 +40,12 @@ type call struct {
 	r       *http.Request
 
 	bareOK bool // the success of this write is that of v1
+}
+
+// peer is the address that the request comes from, without its port.
+func (c *call) peer() string {
+	host, _, _ := net.SplitHostPort(c.r.RemoteAddr)
+	return host
 }
 
 // Around the answers of v2 and v3 (http-api §3.6).

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
@@ -76,8 +75,7 @@ func (s *Server) durably(c *call, write func(context.Context, Durable) error) (R
 	// it: the log decides whether it is written, and that is what is answered.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), durableLimit)
 	defer cancel()
-	who, _, _ := net.SplitHostPort(c.r.RemoteAddr)
-	err := write(registry.AskedBy(ctx, who), s.opts.Durable)
+	err := write(registry.AskedBy(ctx, c.peer()), s.opts.Durable)
 	if err == nil {
 		return 0, nil
 	}
