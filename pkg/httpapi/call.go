@@ -90,6 +90,45 @@ func (c *call) answer(pieces ...[]byte) error {
 	return nil
 }
 
+// stream answers with JSON that has a list in it, which is written while it is
+// made: nobody knows how long it is, and all of it at once may be gigabytes.
+func stream[T any](c *call, head string, list []T, encode func(T) ([]byte, error), tail string) error {
+	const enough = 24 << 10
+	buf, begun := make([]byte, 0, 1024), false
+	if c.version != v1 {
+		head, tail = resultHead+head, tail+resultTail
+	}
+	buf = append(buf, head...)
+	for i, each := range list {
+		b, err := encode(each)
+		switch {
+		case err != nil && begun:
+			panic("BUG: " + err.Error()) // is logged, and ends the connection
+		case err != nil:
+			return err
+		}
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		if buf = append(buf, b...); len(buf) < enough {
+			continue
+		}
+		if !begun {
+			c.w.Header()["Content-Type"] = contentTypeJSON
+		}
+		if _, err := c.w.Write(buf); err != nil {
+			return nil // the client has gone
+		}
+		buf, begun = buf[:0], true
+	}
+	buf = append(buf, tail...)
+	if begun {
+		_, _ = c.w.Write(buf)
+		return nil
+	}
+	return c.bare(buf)
+}
+
 // bare writes JSON without anything around it, in all versions.
 func (c *call) bare(b []byte) error {
 	writeJSON(c.w, http.StatusOK, b)
