@@ -170,12 +170,12 @@ func (s *Server) service(c *call) error {
 func clustersOf(hosts []*registry.Shown) []string {
 	names := make([]string, 0, 1)
 	for _, h := range hosts {
-		if !slices.Contains(names, h.Cluster) {
+		if n := len(names); n == 0 || names[n-1] != h.Cluster {
 			names = append(names, h.Cluster)
 		}
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(names) // there may be as many as instances
+	return slices.Compact(names)
 }
 
 // serviceNames serves GET service/list of v1 and v2: a page of the services of
