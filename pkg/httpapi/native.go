@@ -71,9 +71,9 @@ type Native struct {
 	// RestoreLimit bounds the bytes of a backup that is restored.
 	RestoreLimit int64
 
-	// Edits tells what operators have set, in one namespace or, for "", in all,
-	// by service and instance.
-	Edits func(namespace string) []InstanceEdit
+	// Edits tells what operators have set, by service and instance: of one
+	// service, in one namespace if only that is named, or in all.
+	Edits func(of registry.ServiceKey) []InstanceEdit
 	// LogError dresses an error of Durable or Namespaces for those who write
 	// through this API.
 	LogError func(error) error
