@@ -245,6 +245,9 @@ func TestEvict(t *testing.T) {
 		if n := len(s.Edits("dev")); n != 2 {
 			t.Errorf("%d in dev", n)
 		}
+		if n, m := len(s.EditsOf(registry.ServiceKey{Namespace: "dev", Group: "none", Name: "none"})), len(s.EditsOf(s.Edits("dev")[0].Service)); n != 0 || m == 0 {
+			t.Errorf("%d and %d edits of a service", n, m)
+		}
 		if s.Edits("none") != nil {
 			t.Error("edits of a namespace that is not there")
 		}

@@ -470,7 +470,8 @@ func TestOthers(t *testing.T) {
 func TestSwitched(t *testing.T) {
 	s := newScript(t)
 	var told []map[string]string
-	s.fsm.switched = func(all map[string]string) { told = append(told, all) }
+	var said []string
+	s.fsm.switched = func(all map[string]string, names []string) { told, said = append(told, all), append(said, names...) }
 	put := func(name, value string) {
 		s.done(&pb.Command{Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: name, Value: value}}})
 	}
@@ -484,6 +485,8 @@ func TestSwitched(t *testing.T) {
 	put("a", "1")
 	put("b", "2")
 	want(map[string]string{"a": "1"}, map[string]string{"a": "1", "b": "2"})
+	put("b", "2") // once more
+	want(map[string]string{"a": "1", "b": "2"})
 	s.done(putInstance(nil))
 	s.want(pb.Result_INVALID, "", &pb.Command{Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: ""}}})
 	want()
@@ -497,6 +500,9 @@ func TestSwitched(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(map[string]string{"a": "1", "b": "2"})
+	if names := strings.Join(said, " "); names != "a b b a" { // a snapshot says nothing
+		t.Errorf("said: %s", names)
+	}
 }
 
 // A command that comes twice, because its sender did not hear of the first, is

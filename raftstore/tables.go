@@ -388,6 +388,18 @@ func (s *Store) Edits(namespace string) (all []Edit) {
 	return all
 }
 
+// EditsOf are the edits of one service, sorted by instance.
+func (s *Store) EditsOf(key registry.ServiceKey) (all []Edit) {
+	s.fsm.mu.RLock()
+	defer s.fsm.mu.RUnlock()
+	if of := s.fsm.tables.services[key]; of != nil {
+		for _, o := range of.overrides {
+			all = append(all, Edit{of.key, o.InstanceKey, o.Override, o.clock})
+		}
+	}
+	return all
+}
+
 // Namespaces are those that were made, by id.
 func (s *Store) Namespaces() []Namespace {
 	s.fsm.mu.RLock()

@@ -43,7 +43,7 @@ func (c *call) userName() (string, error) {
 	switch {
 	case name == "":
 		return "", c.errMissingAccount("username")
-	case utf8.RuneCountInString(name) > maxUserName || strings.ContainsFunc(name, unicode.IsControl):
+	case utf8.RuneCountInString(name) > maxUserName || strings.ContainsFunc(name, unicode.IsControl) || strings.ContainsRune(name, utf8.RuneError):
 		return "", errValue(errUserName)
 	}
 	return name, nil
@@ -55,16 +55,26 @@ func (c *call) newPassword(param string) (string, error) {
 	switch {
 	case nacos.Blank(password):
 		return "", c.errMissingAccount(param)
-	case len(password) > maxPasswordSize:
-		return "", errValue(errPasswordSize)
 	}
-	return password, nil
+	return password, checkPassword(password)
+}
+
+// checkPassword bounds a password. Of one that came as something else than
+// UTF-8 not all is known by now: others would do as well.
+func checkPassword(password string) error {
+	switch {
+	case len(password) > maxPasswordSize:
+		return errValue(errPasswordSize)
+	case strings.ContainsRune(password, utf8.RuneError):
+		return errValue(errPasswordText)
+	}
+	return nil
 }
 
 // putUser hashes and writes; of a name that is there already, with create, it
 // returns Exists.
 func (s *Server) putUser(c *call, name, password string, create bool) (RefusalCode, error) {
-	hash, err := s.passwords.hash(c.r.Context(), password)
+	hash, err := s.passwords.hash(c.r.Context(), peer(c.r), password)
 	if err != nil {
 		return 0, err
 	}
@@ -120,8 +130,8 @@ func (s *Server) createAdmin(c *call) error {
 	password := c.params["password"]
 	if nacos.Blank(password) {
 		password = rand.Text()
-	} else if len(password) > maxPasswordSize {
-		return errValue(errPasswordSize)
+	} else if err := checkPassword(password); err != nil {
+		return err
 	}
 	if _, exists := s.opts.Accounts.User(adminName); exists {
 		return c.errAdminExists()
@@ -265,7 +275,8 @@ func (s *Server) noRoles(c *call) error {
 }
 
 const (
-	errUserName     = nacos.ParamError("Param 'username' is illegal, it should have up to 64 characters, none of them a control character.")
+	errUserName     = nacos.ParamError("Param 'username' is illegal, it should have up to 64 characters of UTF-8, none of them a control character.")
 	errPasswordSize = nacos.ParamError("Param 'password' is illegal, the param length should not exceed 1024.")
+	errPasswordText = nacos.ParamError("Param 'password' is illegal, it should be UTF-8.")
 	errSearch       = nacos.ParamError("Param 'search' is illegal, it should be accurate or blur.")
 )

@@ -15,7 +15,7 @@ import (
 // has makes an account.
 func (f *fixture) has(t *testing.T, name, password string) {
 	t.Helper()
-	hash, err := f.passwords.hash(t.Context(), password)
+	hash, err := f.passwords.hash(t.Context(), "", password)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +84,14 @@ func TestUsers(t *testing.T) {
 		missing("POST "+at, "username"),
 		missing("POST "+at+"?username=x", "password"),
 		missing("POST "+at+"?username=x&password=%20", "password"),
-		{"POST " + at, "username=" + strings.Repeat("x", 65) + "&password=x", "", 400, text, "Param 'username' is illegal, it should have up to 64 characters, none of them a control character."},
-		{"POST " + at, "username=a%00b&password=x", "", 400, text, "Param 'username' is illegal, it should have up to 64 characters, none of them a control character."},
+		{"POST " + at, "username=" + strings.Repeat("x", 65) + "&password=x", "", 400, text, "Param 'username' is illegal, it should have up to 64 characters of UTF-8, none of them a control character."},
+		{"POST " + at, "username=a%00b&password=x", "", 400, text, "Param 'username' is illegal, it should have up to 64 characters of UTF-8, none of them a control character."},
 		{"POST " + at, "username=x&password=" + strings.Repeat("x", 1025), "", 400, text, "Param 'password' is illegal, the param length should not exceed 1024."},
+		// %FF, and all else that is no UTF-8, would be the same password.
+		{"POST " + at, "username=x&password=p%FF", "", 400, text, "Param 'password' is illegal, it should be UTF-8."},
+		{"POST " + at, "username=x%E4&password=p", "", 400, text, "Param 'username' is illegal, it should have up to 64 characters of UTF-8, none of them a control character."},
+		{"POST " + at + "/admin", "password=p%FF", "", 400, text, "Param 'password' is illegal, it should be UTF-8."},
+		{"PUT " + at, "username=anna&newPassword=%FE", "", 400, text, "Param 'password' is illegal, it should be UTF-8."},
 		get(at+"?pageNo=1&pageSize=10", page(2, 1, 1, "anna", "bob")),
 		get(at+"?pageNo=2&pageSize=1&search=accurate", page(2, 2, 2, "bob")),
 		get(at+"?pageNo=9&pageSize=1&search=accurate", page(2, 9, 2)),
@@ -188,17 +193,17 @@ func TestLike(t *testing.T) {
 func TestPasswordHash(t *testing.T) {
 	p := newPasswords()
 	p.rounds = 10
-	a, _ := p.hash(t.Context(), "x")
-	b, err := p.hash(t.Context(), "x")
+	a, _ := p.hash(t.Context(), "", "x")
+	b, err := p.hash(t.Context(), "", "x")
 	if err != nil || bytes.Equal(a, b) || !bytes.HasPrefix(a, []byte("pbkdf2-sha256$10$")) {
 		t.Errorf("%v: %s, %s", err, a, b)
 	}
 	p.rounds = 20 // of a later release
-	if right, err := p.check(t.Context(), "u", a, "x"); err != nil || !right {
+	if right, err := p.check(t.Context(), "", "u", a, "x"); err != nil || !right {
 		t.Errorf("the parameters are in what is kept: %t, %v", right, err)
 	}
 	for _, stored := range []string{"", "x", "pbkdf2-sha256$0$AAAA$AAAA", "pbkdf2-sha256$999999999$AAAA$AAAA", "pbkdf2-sha256$x$AAAA$AAAA", "pbkdf2-sha256$10$?$AAAA", "pbkdf2-sha1$10$AAAA$AAAA"} {
-		if right, err := p.check(t.Context(), "u", []byte(stored), "x"); err == nil || right {
+		if right, err := p.check(t.Context(), "", "u", []byte(stored), "x"); err == nil || right {
 			t.Errorf("%q: %t, %v", stored, right, err)
 		}
 	}
@@ -210,23 +215,23 @@ func TestPasswordsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPasswords()
 		p.rounds, p.slots = 10, make(chan struct{}, 1)
-		stored, _ := p.hash(t.Context(), "right")
-		if right, err := p.check(t.Context(), "u", stored, "right"); !right || err != nil {
+		stored, _ := p.hash(t.Context(), "", "right")
+		if right, err := p.check(t.Context(), "", "u", stored, "right"); !right || err != nil {
 			t.Fatal(right, err)
 		}
 		p.slots <- struct{}{} // one takes long
 		busy := make(chan error, maxPasswords+1)
-		for range maxPasswords {
+		for n := range maxPasswords {
 			go func() {
-				_, err := p.check(t.Context(), "u", stored, "wrong")
+				_, err := p.check(t.Context(), fmt.Sprint("10.0.0.", n%20), "u", stored, fmt.Sprint("wrong", n))
 				busy <- err
 			}()
 		}
 		synctest.Wait()
-		if _, err := p.check(t.Context(), "u", stored, "wrong"); !errors.Is(err, errPasswords) {
+		if _, err := p.check(t.Context(), "", "u", stored, "wrong"); !errors.Is(err, errPasswords) {
 			t.Errorf("one too many: %v", err)
 		}
-		if right, err := p.check(t.Context(), "u", stored, "right"); !right || err != nil {
+		if right, err := p.check(t.Context(), "", "u", stored, "right"); !right || err != nil {
 			t.Errorf("a known one: %t, %v", right, err)
 		}
 		start := time.Now()
@@ -240,17 +245,74 @@ func TestPasswordsInTurn(t *testing.T) {
 		}
 		// An unknown user takes as long.
 		start = time.Now()
-		if _, err := p.check(t.Context(), "nobody", nil, "x"); !errors.Is(err, errPasswords) || time.Since(start) != passwordWait {
+		if _, err := p.check(t.Context(), "", "nobody", nil, "x"); !errors.Is(err, errPasswords) || time.Since(start) != passwordWait {
 			t.Errorf("an unknown user: %v after %s", err, time.Since(start))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := p.hash(ctx, "x"); !errors.Is(err, errPasswords) {
+		if _, err := p.hash(ctx, "", "x"); !errors.Is(err, errPasswords) {
 			t.Errorf("a client that has gone: %v", err)
 		}
 		<-p.slots
-		if right, err := p.check(t.Context(), "u", stored, "wrong"); right || err != nil {
+		if right, err := p.check(t.Context(), "", "u", stored, "wrong"); right || err != nil {
 			t.Errorf("afterwards: %t, %v", right, err)
+		}
+	})
+}
+
+// A flood from one address leaves room for the others, and those who ask the
+// same need one hash.
+func TestPasswordFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPasswords()
+		p.rounds, p.slots = 10, make(chan struct{}, 1)
+		stored, _ := p.hash(t.Context(), "", "right")
+		p.slots <- struct{}{} // one takes long
+		for n := range 1000 {
+			go func() { _, _ = p.check(t.Context(), "evil", "u", stored, fmt.Sprint("guess", n)) }()
+		}
+		synctest.Wait()
+		clients := make(chan error)
+		for range 1000 { // behind one address
+			go func() {
+				right, err := p.check(t.Context(), "nat", "u", stored, "right")
+				if err == nil && !right {
+					err = errors.New("refused")
+				}
+				clients <- err
+			}()
+		}
+		for range 500 {
+			go func() {
+				right, err := p.check(t.Context(), "nat", "u", stored, "old one")
+				if err == nil && right {
+					err = errors.New("let in")
+				}
+				clients <- err
+			}()
+		}
+		synctest.Wait()
+		if _, err := p.check(t.Context(), "evil", "u", stored, "one more"); !errors.Is(err, errPasswords) {
+			t.Errorf("of the address of the flood: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := p.check(ctx, "nat", "u", stored, "right"); !errors.Is(err, errPasswords) {
+			t.Errorf("one who has gone: %v", err)
+		}
+		synctest.Wait()
+		if n := len(p.queue); n != maxPasswordsOf+2 {
+			t.Errorf("%d wait for their turn", n)
+		}
+		<-p.slots
+		for range 1500 {
+			if err := <-clients; err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if len(p.asking)+len(p.checks)+len(p.queue) != 0 {
+			t.Errorf("left: %v, %v, %d", p.asking, p.checks, len(p.queue))
 		}
 	})
 }

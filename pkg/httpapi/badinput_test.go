@@ -280,7 +280,7 @@ func checkRefusal(t *testing.T, what string, v version, w *httptest.ResponseReco
 func (f *fixture) state() string {
 	b := fmt.Appendf(nil, "%d writes, %d clients, %+v\n", f.durable.writes, f.beats.Clients(), f.registry.Stats())
 	for _, namespace := range slices.Sorted(maps.Keys(f.registry.Namespaces())) {
-		for _, k := range f.registry.ServicesIn(namespace) {
+		for k := range f.servicesOf(namespace, "") {
 			snap := f.registry.Snapshot(k)
 			b = fmt.Appendf(b, "%v %d %+v\n", k, snap.Version, snap.Meta)
 			b = append(nacos.AppendInstances(b, snap.Instances, k.Grouped()), '\n')

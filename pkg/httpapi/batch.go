@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -56,6 +57,11 @@ func (s *Server) editMetadata(c *call, edit func(nacos.Metadata) (registry.Metad
 	for i, h := range hosts {
 		at[i] = h.InstanceKey
 	}
+	if c.r.Method == http.MethodPut {
+		if err := s.checkSum(key, at, given); err != nil {
+			return err
+		}
+	}
 	if len(at) > 0 && len(given) > 0 {
 		set, remove := edit(given)
 		_, err := s.durably(c, func(ctx context.Context, d Durable) error {
@@ -66,4 +72,22 @@ func (s *Server) editMetadata(c *call, edit func(nacos.Metadata) (registry.Metad
 		}
 	}
 	return c.answer(nacos.AppendUpdated(nil, hosts))
+}
+
+// checkSum bounds what the edits of instances come to: keys that are added time
+// and again are in all that readers are sent.
+func (s *Server) checkSum(key registry.ServiceKey, at []registry.InstanceKey, given nacos.Metadata) error {
+	edits := s.editsOf(key)
+	for _, k := range at {
+		e := edits[k]
+		if e == nil {
+			continue
+		}
+		sum := nativeMetadata(e.Metadata)
+		maps.Copy(sum, given)
+		if err := nacos.CheckMetadata(sum); err != nil {
+			return errParam(err)
+		}
+	}
+	return nil
 }

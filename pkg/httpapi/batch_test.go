@@ -115,3 +115,38 @@ func TestMetadataBatchOfMany(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
+
+// Keys that are added time and again do not make an edit as long as one likes.
+func TestMetadataBatchAddsUp(t *testing.T) {
+	f := newFixture(t, operate)
+	long := strings.Repeat("x", 500)
+	for _, v := range []string{"/nacos/v1/ns", "/nacos/v2/ns", "/nacos/v3/admin/ns"} {
+		name := strings.ReplaceAll(v[7:9], "/", "")
+		f.register(t, "serviceName="+name+"&ip=10.1.1.1&port=80&metadata=own="+long)
+		f.register(t, "serviceName="+name+"&ip=10.1.1.2&port=80")
+		for i, s := range []struct {
+			call   string
+			status int
+		}{
+			{"PUT metadata=a=" + long, 200},
+			{"PUT metadata=b=" + long, 200},
+			{"PUT metadata=c=" + long, 400},
+			{"PUT metadata=b=" + long, 200}, // again
+			{"DELETE metadata=a=" + long, 200},
+			{"PUT metadata=c=" + long, 200},
+		} {
+			method, query, _ := strings.Cut(s.call, " ")
+			w := f.do(method, v+"/instance/metadata/batch?serviceName="+name+"&"+query, "")
+			if w.Code != s.status || s.status == 400 && w.Body.String() != "Param 'Metadata' is illegal, the param length should not exceed 1024."+crlf {
+				t.Errorf("%s step %d: %d %s", v, i, w.Code, w.Body)
+			}
+		}
+		for _, h := range f.registry.Snapshot(registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: name}).Instances {
+			_, a := h.Metadata.Get("a")
+			_, b := h.Metadata.Get("b")
+			if _, c := h.Metadata.Get("c"); a || !b || !c {
+				t.Errorf("%s: %v", v, h.Metadata)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -40,6 +41,12 @@ type call struct {
 	r       *http.Request
 
 	bareOK bool // the success of this write is that of v1
+}
+
+// peer is the address that a request comes from, without its port.
+func peer(r *http.Request) string {
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	return host
 }
 
 // Around the answers of v2 and v3 (http-api §3.6).
@@ -82,6 +89,45 @@ func (c *call) answer(pieces ...[]byte) error {
 	}
 	_, _ = c.w.Write([]byte(tail))
 	return nil
+}
+
+// stream answers with JSON that has a list in it, which is written while it is
+// made: nobody knows how long it is, and all of it at once may be gigabytes.
+func stream[T any](c *call, head string, list []T, encode func(T) ([]byte, error), tail string) error {
+	const enough = 24 << 10
+	buf, begun := make([]byte, 0, 1024), false
+	if c.version != v1 {
+		head, tail = resultHead+head, tail+resultTail
+	}
+	buf = append(buf, head...)
+	for i, each := range list {
+		b, err := encode(each)
+		switch {
+		case err != nil && begun:
+			panic("BUG: " + err.Error()) // is logged, and ends the connection
+		case err != nil:
+			return err
+		}
+		if i > 0 {
+			buf = append(buf, ',')
+		}
+		if buf = append(buf, b...); len(buf) < enough {
+			continue
+		}
+		if !begun {
+			c.w.Header()["Content-Type"] = contentTypeJSON
+		}
+		if _, err := c.w.Write(buf); err != nil {
+			return nil // the client has gone
+		}
+		buf, begun = buf[:0], true
+	}
+	buf = append(buf, tail...)
+	if begun {
+		_, _ = c.w.Write(buf)
+		return nil
+	}
+	return c.bare(buf)
 }
 
 // bare writes JSON without anything around it, in all versions.

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -135,35 +136,23 @@ func (s *Server) catalogServices(c *call) error {
 	if err != nil {
 		return err
 	}
-	keys := s.servicesLike(namespace, c.get("serviceNameParam"), c.get("groupNameParam"), skipEmpty)
+	var wanted func([]*registry.Shown) bool
 	if like := c.get("instance"); like != "" {
-		keys = slices.DeleteFunc(keys, func(k registry.ServiceKey) bool {
-			return !slices.ContainsFunc(s.opts.Registry.Snapshot(k).Instances, func(h *registry.Shown) bool {
+		wanted = func(hosts []*registry.Shown) bool {
+			return slices.ContainsFunc(hosts, func(h *registry.Shown) bool {
 				return strings.Contains(h.IP+":"+strconv.Itoa(h.Port), like) || strings.Contains(net.JoinHostPort(h.IP, strconv.Itoa(h.Port)), like)
 			})
-		})
+		}
 	}
-	page := nacos.Page(keys, number, size)
-	if withHosts {
-		return s.catalogDetails(c, page)
+	page, total := s.servicesLike(c, namespace, number, size, skipEmpty, wanted)
+	if !withHosts {
+		return stream(c, fmt.Sprintf(`{"count":%d,"serviceList":[`, total), page, func(k registry.ServiceKey) ([]byte, error) {
+			return json.Marshal(view(s.opts.Registry.Snapshot(k)))
+		}, "]}")
 	}
-	views := make([]nacos.ServiceView, len(page))
-	for i, k := range page {
-		views[i] = view(s.opts.Registry.Snapshot(k))
-	}
-	return c.answerJSON(map[string]any{"count": len(keys), "serviceList": views})
-}
-
-func (s *Server) catalogDetails(c *call, page []registry.ServiceKey) error {
-	details := make([]json.RawMessage, len(page))
-	for i, k := range page {
+	return stream(c, "[", page, func(k registry.ServiceKey) ([]byte, error) {
 		snap := s.opts.Registry.Snapshot(k)
 		d := nacos.Service{Key: k, Meta: snap.Meta, Clusters: clustersOf(snap.Instances), Ephemeral: s.opts.Registry.Kind(k) != registry.PersistentService}
-		b, err := d.EncodeCatalogHosts(snap.Instances)
-		if err != nil {
-			return err
-		}
-		details[i] = b
-	}
-	return c.answerJSON(details)
+		return d.EncodeCatalogHosts(snap.Instances)
+	}, "]")
 }

@@ -1,9 +1,14 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"go.uber.org/zap"
 )
 
 func TestCatalog(t *testing.T) { // golden scenario 17
@@ -109,6 +114,50 @@ func TestCatalogIPv6(t *testing.T) {
 	for like, n := range map[string]string{"fd00::1:80": "1", "[fd00::1]:80": "1", "[fd00::1]:81": "0"} {
 		if is := f.do("GET", "/nacos/v1/ns/catalog/services?instance="+like, "").Body.String(); !strings.HasPrefix(is, `{"count":`+n+",") {
 			t.Errorf("%s: %s", like, is)
+		}
+	}
+}
+
+// A pieceWriter tells how much of an answer was written at once.
+type pieceWriter struct {
+	*httptest.ResponseRecorder
+	longest int
+	failing bool
+}
+
+func (w *pieceWriter) Write(b []byte) (int, error) {
+	w.longest = max(w.longest, len(b))
+	if w.failing {
+		return 0, errors.New("the client has gone")
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+// Of a list that is asked for without an end, only a little is in memory.
+func TestLongListsInPieces(t *testing.T) {
+	f := newFixture(t)
+	for n := range 1000 {
+		f.register(t, fmt.Sprintf("serviceName=s%04d&ip=10.0.0.1&port=80&metadata=k=%s", n, strings.Repeat("x", 200)))
+	}
+	for _, c := range []struct{ target, head, tail string }{
+		{"/v1/ns/catalog/services?pageNo=1&pageSize=2147483647", `{"count":1000,"serviceList":[{`, "}]}"},
+		{"/v1/ns/catalog/services?withInstances=true&pageSize=100000", `[{`, "}]"},
+		{"/v3/admin/ns/service/list?pageSize=100000", `{"code":0,"message":"success","data":{"totalCount":1000,"pageNumber":1,"pagesAvailable":1,"pageItems":[{`, "}]}}"},
+		{"/v3/admin/ns/service/list?pageSize=100000&withInstances=true", `{"code":0,"message":"success","data":{"totalCount":1000,"pageNumber":1,"pagesAvailable":1,"pageItems":[{`, "}]}}"},
+	} {
+		w := &pieceWriter{ResponseRecorder: httptest.NewRecorder()}
+		f.ServeHTTP(w, httptest.NewRequest("GET", "/nacos"+c.target, nil))
+		b := w.Body.String()
+		if w.Code != 200 || !json.Valid(w.Body.Bytes()) || !strings.HasPrefix(b, c.head) || !strings.HasSuffix(b, c.tail) || strings.Count(b, `me":"s0`) < 1000 || w.Header().Get("Content-Type") != js {
+			t.Errorf("%s: %d %.100s … %s", c.target, w.Code, b, b[max(0, len(b)-20):])
+		}
+		if w.longest > 32<<10 {
+			t.Errorf("%s: %d bytes at once", c.target, w.longest)
+		}
+		w = &pieceWriter{ResponseRecorder: httptest.NewRecorder(), failing: true}
+		f.ServeHTTP(w, httptest.NewRequest("GET", "/nacos"+c.target, nil))
+		if w.Body.Len() != 0 || f.logs.FilterLevelExact(zap.ErrorLevel).Len() > 0 {
+			t.Errorf("%s: a client that has gone: %v", c.target, f.logs.All())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -21,21 +22,37 @@ func (s *Server) domains(c *call) error {
 	if !flat {
 		spaces = slices.Sorted(maps.Keys(s.opts.Registry.Namespaces()))
 	}
-	count, doms := 0, make(map[string][]string, len(spaces))
-	for _, namespace := range spaces {
-		names := []string{}
-		for _, k := range s.opts.Registry.ServicesIn(namespace) {
-			names = append(names, k.Name)
+	reg, count, doms := s.opts.Registry, 0, []byte(nil)
+	for i, namespace := range spaces {
+		if i > 0 {
+			doms = append(doms, ',')
 		}
-		slices.Sort(names) // of several groups
-		doms[namespace] = slices.Compact(names)
-		count += len(doms[namespace])
+		if !flat {
+			doms = append(nacos.AppendString(doms, namespace), ':')
+		}
+		names, groups := []string(nil), reg.Groups(namespace)
+		for _, group := range groups {
+			names = append(names, reg.Services(namespace, group)...)
+		}
+		if len(groups) > 1 {
+			slices.Sort(names)
+			names = slices.Compact(names)
+		}
+		doms = append(doms, '[')
+		for i, name := range names {
+			if i > 0 {
+				doms = append(doms, ',')
+			}
+			doms = nacos.AppendString(doms, name)
+		}
+		doms = append(doms, ']')
+		count += len(names)
 	}
-	var shown any = doms
-	if flat {
-		shown = doms[registry.DefaultNamespace]
+	head, tail := fmt.Appendf(nil, `{"count":%d,"doms":`, count), []byte{'}'}
+	if !flat {
+		head, tail = append(head, '{'), []byte("}}")
 	}
-	return c.answerJSON(map[string]any{"count": count, "doms": shown})
+	return c.answer(head, doms, tail)
 }
 
 // isOldDNS knows the plugin by either header: it sends its version beside the

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"time"
 
@@ -105,8 +104,7 @@ func (s *Server) toLog(r *http.Request, limit time.Duration, write func(context.
 	// it: the log decides whether it is written, and that is what is answered.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
 	defer cancel()
-	who, _, _ := net.SplitHostPort(r.RemoteAddr)
-	if err = write(registry.AskedBy(ctx, who)); err != nil {
+	if err = write(registry.AskedBy(ctx, peer(r))); err != nil {
 		refusal, _ = s.opts.Explain(err)
 	}
 	return refusal, err

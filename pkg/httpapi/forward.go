@@ -57,8 +57,10 @@ func (s *Server) atOwner(c *call, ip string, port int, here func() error) error 
 		return here()
 	}
 	r := c.r
-	req := &starlingv1.ForwardRequest{Method: r.Method, Path: strings.TrimPrefix(r.URL.EscapedPath(), s.opts.ContextPath), Query: c.encode(),
-		Remote: r.RemoteAddr, UserAgent: r.UserAgent(), Accept: r.Header.Get("Accept")}
+	// The path as it was matched: a client may escape more of it than it must.
+	// A header may have any bytes, a message between nodes has UTF-8.
+	req := &starlingv1.ForwardRequest{Method: r.Method, Path: strings.TrimPrefix(r.URL.Path, s.opts.ContextPath), Query: c.encode(),
+		Remote: r.RemoteAddr, UserAgent: strings.ToValidUTF8(r.UserAgent(), "\uFFFD"), Accept: strings.ToValidUTF8(r.Header.Get("Accept"), "\uFFFD")}
 	ctx, cancel := context.WithTimeout(r.Context(), forwardLimit)
 	defer cancel()
 	for {

@@ -87,6 +87,9 @@ func TestForwardedAnswers(t *testing.T) {
 		{"POST", "instance?serviceName=order&ip=1.1.1.1", "port=80&clusterName=c1&healthy=false&metadata=a=1,b=2", []string{form}},
 		{"POST", "instance?serviceName=order&ip=1.1.1.1&port=81", "", []string{"Accept: application/json"}},
 		{"POST", "instance?serviceName=order&ip=1.1.1.1&port=82&weight=20000", "", nil},
+		{"POST", "instance?serviceName=order&ip=1.1.1.1&port=83", "", []string{"User-Agent: caf\xe9", "Accept: \xff"}}, // no UTF-8
+		{"POST", "%69nstance?serviceName=order&ip=1.1.1.1&port=84", "", nil},
+		{"PUT", "instance/be%61t?serviceName=order&ip=1.1.1.1&port=84", "", nil},
 		{"POST", "instance?serviceName=order&ip=1.1.1.1&port=82&metadata=%7Bx", "", nil},
 		{"PUT", "instance/beat?serviceName=order&ip=1.1.1.1&port=80", "", nil},
 		{"PUT", "instance/beat?serviceName=order&ip=1.1.1.2&port=80", "", nil},

@@ -32,7 +32,7 @@ func (s *Server) login(c *call) error {
 		right := len(password) <= maxPasswordSize
 		var err error
 		if right {
-			right, err = s.passwords.check(c.r.Context(), name, user.Password, password)
+			right, err = s.passwords.check(c.r.Context(), peer(c.r), name, user.Password, password)
 		}
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,9 +71,9 @@ type Native struct {
 	// RestoreLimit bounds the bytes of a backup that is restored.
 	RestoreLimit int64
 
-	// Edits tells what operators have set, in one namespace or, for "", in all,
-	// by service and instance.
-	Edits func(namespace string) []InstanceEdit
+	// Edits tells what operators have set, by service and instance: of one
+	// service, in one namespace if only that is named, or in all.
+	Edits func(of registry.ServiceKey) []InstanceEdit
 }
 
 // An InstanceEdit is what operators have set for an instance.
@@ -260,7 +261,7 @@ func jsonFault(err error) string {
 	if _, ok := errors.AsType[*json.SyntaxError](err); ok || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "it is not JSON"
 	}
-	return strings.TrimPrefix(err.Error(), "json: ")
+	return clip(strings.TrimPrefix(err.Error(), "json: ")) // it may repeat a name
 }
 
 func (s *Server) endSelfPreservation(r *http.Request) (any, error) {
@@ -318,7 +319,10 @@ func (p params) nativeService() (registry.ServiceKey, error) {
 // nativeService reads the name of a service, which may be GROUP@@NAME.
 func nativeService(namespace, group, name string) (key registry.ServiceKey, err error) {
 	if g, n, grouped := strings.Cut(name, "@@"); grouped {
-		if group != "" && group != g {
+		switch {
+		case nacos.Blank(g):
+			return key, errNative("service names no group before the @@", "leave out the @@, or name one")
+		case group != "" && group != g:
 			return key, errNative("service names the group "+clip(g)+", group another", "leave out one of them")
 		}
 		group, name = g, n
@@ -410,8 +414,18 @@ func listed[T any](list []T) []T {
 }
 
 // query reads the parameters of a request, each at most once. Unknown ones are
-// refused: a misspelt filter would show too much and be taken for all there is.
+// refused, and what cannot be read: a misspelt filter would show too much and be
+// taken for all there is.
 func query(r *http.Request, known ...string) (params, error) {
+	all, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, errNative("the query cannot be read: there is a % or a ; that is not escaped", "")
+	}
+	for name, values := range all {
+		if len(values) > 1 {
+			return nil, errNative("there is more than one parameter "+clip(name), "")
+		}
+	}
 	p := params{}
 	if err := p.addQuery(r.URL.RawQuery); err != nil {
 		return nil, errNative(errTooMany.text, "")

@@ -27,7 +27,7 @@ func (s *Server) nativeEdits(r *http.Request) (any, error) {
 	}
 	out := api.Edits{Edits: []api.InstanceEdit{}}
 	var snap *registry.Snapshot
-	for _, e := range s.opts.Native.Edits(q["namespace"]) {
+	for _, e := range s.opts.Native.Edits(registry.ServiceKey{Namespace: q["namespace"]}) {
 		if snap == nil || snap.Service != e.Service {
 			snap = s.opts.Registry.Snapshot(e.Service)
 		}
@@ -52,13 +52,11 @@ func (s *Server) editsOf(key registry.ServiceKey) map[registry.InstanceKey]*Inst
 		return nil
 	}
 	var of map[registry.InstanceKey]*InstanceEdit
-	for _, e := range s.opts.Native.Edits(key.Namespace) {
-		if e.Service == key {
-			if of == nil {
-				of = map[registry.InstanceKey]*InstanceEdit{}
-			}
-			of[e.InstanceKey] = &e
+	for _, e := range s.opts.Native.Edits(key) {
+		if of == nil {
+			of = map[registry.InstanceKey]*InstanceEdit{}
 		}
+		of[e.InstanceKey] = &e
 	}
 	return of
 }

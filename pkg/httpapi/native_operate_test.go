@@ -20,12 +20,12 @@ func operate(o *Options) {
 	o.Native.Members = func() api.Members {
 		return api.Members{Node: "a1", Members: []api.Member{{ID: "a1", Name: "node-a", State: api.StateAlive, Self: true}}}
 	}
-	o.Native.Edits = func(namespace string) (all []InstanceEdit) {
+	o.Native.Edits = func(wanted registry.ServiceKey) (all []InstanceEdit) {
 		log.mu.Lock()
 		defer log.mu.Unlock()
 		for key, of := range log.edits {
 			for _, at := range slices.SortedFunc(maps.Keys(of), registry.InstanceKey.Compare) {
-				if e := of[at]; namespace == "" || namespace == key.Namespace {
+				if e := of[at]; wanted == key || wanted.Name == "" && (wanted.Namespace == "" || wanted.Namespace == key.Namespace) {
 					all = append(all, InstanceEdit{Service: key, InstanceKey: at, Override: e, Since: registry.StampAt(1_000)})
 				}
 			}
@@ -249,8 +249,8 @@ func TestNativeMetadata(t *testing.T) {
 
 	// What another node has written, and this one has not read, stays.
 	edits := f.opts.Native.Edits
-	stale := edits("")
-	f.opts.Native.Edits = func(string) []InstanceEdit { return stale }
+	stale := edits(registry.ServiceKey{})
+	f.opts.Native.Edits = func(registry.ServiceKey) []InstanceEdit { return stale }
 	a := registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: "a"}
 	if err := f.durable.EditMetadata(t.Context(), a, []registry.InstanceKey{at}, registry.Metadata{{Key: "theirs", Value: "1"}}, nil); err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestNativeMetadata(t *testing.T) {
 		if w := f.do("POST", api.Path+"/instances/edit", one+`,"metadata":{"ours":"1","e":null}`+more+`}`, nativeJSON); w.Code != 200 {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-		if is := edits("")[0].Metadata; len(is) != 2 || is[0].Key != "ours" || is[1].Key != "theirs" {
+		if is := edits(registry.ServiceKey{})[0].Metadata; len(is) != 2 || is[0].Key != "ours" || is[1].Key != "theirs" {
 			t.Errorf("%s: %v", more, is)
 		}
 	}

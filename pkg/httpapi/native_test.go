@@ -178,7 +178,11 @@ func TestNativeErrors(t *testing.T) {
 	refused("GET /history?service=%20", 400, api.CodeBadRequest, "service")
 	refused("GET /history?service=a%20b", 400, api.CodeBadRequest, "serviceName")
 	refused("GET /history?service=g@@s&group=h", 400, api.CodeBadRequest, "group")
+	refused("GET /history?service=@@s", 400, api.CodeBadRequest, "no group")
 	refused("GET /history?service=s&instanc=10.0.0.7:80", 400, api.CodeBadRequest, "instanc")
+	refused("GET /history?service=s&namespace=%zz", 400, api.CodeBadRequest, "cannot be read") // not public
+	refused("GET /history?service=s&namespace=prod;x", 400, api.CodeBadRequest, "cannot be read")
+	refused("GET /history?service=s&namespace=a&namespace=b", 400, api.CodeBadRequest, "more than one parameter namespace")
 	for _, at := range []string{"10.0.0.7", "10.0.0.7:", ":80", "10.0.0.7:x", "10.0.0.7:65536", "fd00::7:80"} {
 		refused("GET /history?service=s&instance="+at, 400, api.CodeBadRequest, at)
 	}
@@ -247,6 +251,11 @@ func TestNativeWrites(t *testing.T) {
 	if says := jsonFault(json.Unmarshal([]byte(`{"port":"80"}`), new(api.EditRequest))); says != `"port" cannot be of the type string` {
 		t.Error(says) // of a type that is embedded
 	}
+	f.opts.MaxRequestBytes = 1 << 20
+	if w, _, _ := f.native(t, "POST /drain", `{"`+strings.Repeat("x", 100_000)+`":1}`, nativeJSON); w.Code != 400 || w.Body.Len() > 2000 {
+		t.Errorf("a long name: %d, %d bytes", w.Code, w.Body.Len())
+	}
+	f.opts.MaxRequestBytes = 1000
 	post("/drain", `{"dryRun":false`+strings.Repeat(" ", 1000)+"}", 413, api.CodeTooLarge, nativeJSON)
 	post("/self-preservation/end", "", 400, api.CodeBadRequest, nativeJSON)
 	post("/self-preservation/end", "{}", 403, api.CodeForbidden, nativeJSON, "Sec-Fetch-Site: cross-site")

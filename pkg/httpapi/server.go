@@ -26,7 +26,6 @@ type Registry interface {
 	Exists(registry.ServiceKey) bool
 	Kind(registry.ServiceKey) registry.ServiceKind
 	Services(namespace, group string) []string
-	ServicesIn(namespace string) []registry.ServiceKey
 	Namespaces() map[string]int // services of each
 	Groups(namespace string) []string
 }

@@ -166,12 +166,12 @@ func (s *Server) service(c *call) error {
 func clustersOf(hosts []*registry.Shown) []string {
 	names := make([]string, 0, 1)
 	for _, h := range hosts {
-		if !slices.Contains(names, h.Cluster) {
+		if n := len(names); n == 0 || names[n-1] != h.Cluster {
 			names = append(names, h.Cluster)
 		}
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(names) // there may be as many as instances
+	return slices.Compact(names)
 }
 
 // serviceNames serves GET service/list of v1 and v2: a page of the services of
@@ -227,30 +227,48 @@ func (s *Server) serviceViews(c *call) error {
 	if err != nil {
 		return err
 	}
-	keys := s.servicesLike(namespace, c.get("serviceNameParam"), c.get("groupNameParam"), skipEmpty)
-	page := nacos.NewListPage(len(keys), number, size)
-	for _, k := range nacos.Page(keys, number, size) {
+	page, total := s.servicesLike(c, namespace, number, size, skipEmpty, nil)
+	head := fmt.Sprintf(`{"totalCount":%d,"pageNumber":%d,"pagesAvailable":%d,"pageItems":[`, total, number, (total+size-1)/size)
+	return stream(c, head, page, func(k registry.ServiceKey) ([]byte, error) {
 		snap := s.opts.Registry.Snapshot(k)
 		if !withHosts {
-			page.Items = append(page.Items, view(snap))
-			continue
+			return json.Marshal(view(snap))
 		}
 		d := nacos.Service{Key: k, Meta: snap.Meta, Clusters: clustersOf(snap.Instances)}
-		b, err := d.EncodeV3Hosts(snap.Instances)
-		if err != nil {
-			return err
-		}
-		page.Items = append(page.Items, json.RawMessage(b))
-	}
-	return c.answerJSON(page)
+		return d.EncodeV3Hosts(snap.Instances)
+	}, "]}")
 }
 
-// servicesLike are the services of a namespace whose name and group contain the
-// given texts.
-func (s *Server) servicesLike(namespace, name, group string, skipEmpty bool) []registry.ServiceKey {
-	return slices.DeleteFunc(s.opts.Registry.ServicesIn(namespace), func(k registry.ServiceKey) bool {
-		return !strings.Contains(k.Name, name) || !strings.Contains(k.Group, group) || skipEmpty && len(s.opts.Registry.Snapshot(k).Instances) == 0
-	})
+// servicesLike are a page (cut as [nacos.Page] does) and the number of those
+// services of a namespace whose name and group contain the wanted texts, and
+// whose instances are wanted (nil: any are). There may be a million; only the
+// page is kept.
+func (s *Server) servicesLike(c *call, namespace string, number, size int, skipEmpty bool, wanted func([]*registry.Shown) bool) (page []registry.ServiceKey, total int) {
+	name, groupName := c.get("serviceNameParam"), c.get("groupNameParam")
+	from := (max(number, 1) - 1) * size // both have 31 bits
+	reg := s.opts.Registry
+	for _, group := range reg.Groups(namespace) {
+		if !strings.Contains(group, groupName) {
+			continue
+		}
+		for _, n := range reg.Services(namespace, group) {
+			if !strings.Contains(n, name) {
+				continue
+			}
+			k := registry.ServiceKey{Namespace: namespace, Group: group, Name: n}
+			if skipEmpty || wanted != nil {
+				hosts := reg.Snapshot(k).Instances
+				if skipEmpty && len(hosts) == 0 || wanted != nil && !wanted(hosts) {
+					continue
+				}
+			}
+			if total >= from && len(page) < size {
+				page = append(page, k)
+			}
+			total++
+		}
+	}
+	return page, total
 }
 
 // searchNames serves service/names of v1, with any method: the services of a
@@ -271,25 +289,34 @@ func (s *Server) searchNames(c *call) error {
 	}
 	ctx, cancel := context.WithTimeout(c.r.Context(), searchLimit)
 	defer cancel()
-	count, found := 0, make(map[string][]string, len(spaces))
-	for _, namespace := range spaces {
-		names := []string{}
-		for _, k := range s.opts.Registry.ServicesIn(namespace) {
-			if ctx.Err() != nil {
-				return errExpression(errors.New("the search takes too long"))
-			}
-			if name := k.Grouped(); expr.MatchString(name) {
-				names = append(names, name)
+	reg, count := s.opts.Registry, 0
+	found, name := []byte{'{'}, []byte(nil)
+	for i, namespace := range spaces {
+		if i > 0 {
+			found = append(found, ',')
+		}
+		found = append(nacos.AppendString(found, namespace), ":["...)
+		first := true
+		for _, group := range reg.Groups(namespace) {
+			for _, n := range reg.Services(namespace, group) {
+				if ctx.Err() != nil {
+					return errExpression(errors.New("the search takes too long"))
+				}
+				if name = append(append(append(name[:0], group...), "@@"...), n...); !expr.Match(name) {
+					continue
+				}
+				if !first {
+					found = append(found, ',')
+				}
+				found = nacos.AppendString(found, string(name))
+				first = false
+				count++
 			}
 		}
-		found[namespace] = names
-		count += len(names)
+		found = append(found, ']')
 	}
-	services, err := json.Marshal(found)
-	if err != nil {
-		return err
-	}
-	return c.answerJSON(map[string]any{"META-INF/services": json.RawMessage(services), "services": json.RawMessage(services), "count": count})
+	found = append(found, '}')
+	return c.answer([]byte(`{"META-INF/services":`), found, fmt.Appendf(nil, `,"count":%d,"services":`, count), found, []byte{'}'})
 }
 
 // Bounds of an expression. Matching takes time in proportion to its steps and

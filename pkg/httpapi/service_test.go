@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/registry"
 )
 
 // result is an answer of v2 and v3.
@@ -184,5 +189,34 @@ func TestNames(t *testing.T) { // http-api §5.9
 	f.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/nacos/v1/ns/service/names", nil))
 	if w.Code != 400 || !strings.Contains(w.Body.String(), "takes too long") {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// As many clusters as instances do not make the time grow with the square: with
+// it this takes minutes.
+func TestManyClusters(t *testing.T) {
+	f := newFixture(t)
+	const n = 40_000
+	var all []*registry.Instance
+	for i := range n {
+		all = append(all, &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: i, Cluster: "cluster-with-a-rather-long-name-" + strconv.Itoa(n+i%(n-1))}, Weight: 1, Healthy: true, Enabled: true})
+	}
+	if err := f.registry.Open("sdk", registry.Connection).Register(order(), all, true); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	for _, target := range []string{"/nacos/v1/ns/service?serviceName=order", "/nacos/v2/ns/service?serviceName=order", "/nacos/v3/admin/ns/service?serviceName=order",
+		"/nacos/v1/ns/catalog/service?serviceName=order", "/nacos/v1/ns/catalog/services", "/nacos/v1/ns/catalog/services?withInstances=true",
+		"/nacos/v1/ns/catalog/instances?serviceName=order&clusterName=cluster-with-a-rather-long-name-40007", "/nacos/v3/admin/ns/service/list", "/nacos/v3/admin/ns/service/list?withInstances=true",
+		"/nacos/v3/admin/ns/instance/list?serviceName=order&clusterName=cluster-with-a-rather-long-name-40007", "/starling/v1/services", "/starling/v1/instances?service=order"} {
+		if w := f.do("GET", target, ""); w.Code != 200 || len(target) < 40 && !strings.Contains(w.Body.String(), "order") {
+			t.Errorf("%s: %d %.200s", target, w.Code, w.Body)
+		}
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("%s", took)
+	}
+	if names := clustersOf(f.registry.Snapshot(order()).Instances); len(names) != n-1 || !slices.IsSorted(names) {
+		t.Errorf("%d clusters", len(names))
 	}
 }

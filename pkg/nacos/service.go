@@ -276,20 +276,24 @@ func (s *Service) detail() *detail {
 	return d
 }
 
+// byCluster keeps the order. There may be as many clusters as instances.
+func byCluster(hosts []*registry.Shown) map[string][]*registry.Shown {
+	of := map[string][]*registry.Shown{}
+	for _, h := range hosts {
+		of[h.Cluster] = append(of[h.Cluster], h)
+	}
+	return of
+}
+
 // EncodeV3Hosts is a line in the list of v3 with instances. What Nacos leaves
 // empty there is left empty (golden scenario 43).
 func (s *Service) EncodeV3Hosts(hosts []*registry.Shown) ([]byte, error) {
 	d := &detail{NamespaceID: json.RawMessage("null"), Group: s.Key.Group, Name: s.Key.Name, Metadata: metadataOf(s.meta().Metadata),
 		Clusters: make(map[string]*clusterDetail, len(s.Clusters))}
 	defaults := registry.DefaultClusterMeta("")
+	of := byCluster(hosts)
 	for _, name := range s.Clusters {
-		var in []*registry.Shown
-		for _, h := range hosts {
-			if h.Cluster == name {
-				in = append(in, h)
-			}
-		}
-		d.Clusters[name] = &clusterDetail{Hosts: AppendInstances(nil, in, s.Key.Grouped()), CheckPort: &defaults.CheckPort, UseInstancePort: &defaults.UseInstancePort}
+		d.Clusters[name] = &clusterDetail{Hosts: AppendInstances(nil, of[name], s.Key.Grouped()), CheckPort: &defaults.CheckPort, UseInstancePort: &defaults.UseInstancePort}
 	}
 	return json.Marshal(d)
 }
@@ -337,12 +341,11 @@ func (s *Service) EncodeCatalogHosts(hosts []*registry.Shown) ([]byte, error) {
 	}
 	d := s.detail()
 	d.Namespace = s.Key.Namespace
+	of := byCluster(hosts)
 	for name, c := range d.Clusters {
 		in := []host{}
-		for _, h := range hosts {
-			if h.Cluster == name {
-				in = append(in, host{h.Healthy, metadataOf(h.Metadata), h.Port, h.IP, double(h.Weight), h.Enabled})
-			}
+		for _, h := range of[name] {
+			in = append(in, host{h.Healthy, metadataOf(h.Metadata), h.Port, h.IP, double(h.Weight), h.Enabled})
 		}
 		b, err := json.Marshal(in)
 		if err != nil {

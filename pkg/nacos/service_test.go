@@ -3,7 +3,10 @@ package nacos
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
 )
@@ -112,5 +115,25 @@ func TestHostsOf(t *testing.T) {
 		if len(hosts) != n || !reflect.DeepEqual(hosts, whole.Hosts) {
 			t.Errorf("%d hosts: %v, want %v", n, hosts, whole.Hosts)
 		}
+	}
+}
+
+// As many clusters as instances do not make the time grow with the square.
+func TestHostsOfManyClusters(t *testing.T) {
+	s := Service{Key: registry.ServiceKey{Namespace: "public", Group: "g", Name: "s"}}
+	const n = 40_000
+	var hosts []*registry.Shown
+	for i := range n {
+		c := "cluster-with-a-rather-long-name-" + strconv.Itoa(n+i)
+		s.Clusters = append(s.Clusters, c)
+		hosts = append(hosts, &registry.Shown{Instance: &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: i, Cluster: c}}})
+	}
+	for name, encode := range map[string]func([]*registry.Shown) ([]byte, error){"v3": s.EncodeV3Hosts, "catalog": s.EncodeCatalogHosts} {
+		start := time.Now()
+		b, err := encode(hosts)
+		if hosts := strings.Count(string(b), `"10.0.0.1"`); err != nil || hosts != n {
+			t.Errorf("%s: %v, %d hosts", name, err, hosts)
+		}
+		t.Log(name, time.Since(start))
 	}
 }

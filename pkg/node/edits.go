@@ -12,9 +12,14 @@ import (
 	"github.com/starling-registry/starling/raftstore"
 )
 
-// Edits tells what operators have set.
-func (o *operations) Edits(namespace string) []httpapi.InstanceEdit {
-	edits := o.store.Edits(namespace)
+// Edits tells what operators have set of a service, in a namespace or in all.
+func (o *operations) Edits(of registry.ServiceKey) []httpapi.InstanceEdit {
+	edits := []raftstore.Edit(nil)
+	if of.Name != "" {
+		edits = o.store.EditsOf(of)
+	} else {
+		edits = o.store.Edits(of.Namespace)
+	}
 	out := make([]httpapi.InstanceEdit, len(edits))
 	for i, e := range edits {
 		out[i] = httpapi.InstanceEdit{Service: e.Service, InstanceKey: e.InstanceKey, Override: e.Override, Since: e.Clock}

@@ -340,18 +340,6 @@ func (r *Registry) Services(namespace, group string) []string {
 	return r.names.list(groupKey{namespace, group})
 }
 
-// ServicesIn returns the services of all groups of a namespace, sorted by group
-// and name; the same as Services gives.
-func (r *Registry) ServicesIn(namespace string) []ServiceKey {
-	keys := []ServiceKey{}
-	for _, group := range r.names.groupsOf(namespace) {
-		for _, name := range r.names.list(groupKey{namespace, group}) {
-			keys = append(keys, ServiceKey{namespace, group, name})
-		}
-	}
-	return keys
-}
-
 // Namespaces returns how many services each namespace has, of those that have
 // any; the same as Services gives. The map belongs to the caller.
 func (r *Registry) Namespaces() map[string]int { return r.names.namespaces() }

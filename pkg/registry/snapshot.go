@@ -124,9 +124,9 @@ func (s *Snapshot) Find(k InstanceKey) (*Shown, bool) {
 // the protection.
 func (s *Snapshot) Select(f Filter) (hosts []*Shown, protected bool) {
 	hosts = make([]*Shown, 0, len(s.Instances))
-	healthy := 0
+	healthy, listed := 0, inList(f.Clusters)
 	for _, h := range s.Instances {
-		if !h.Enabled || f.HealthyOnly && !h.Healthy || !inList(f.Clusters, h.Cluster) {
+		if !h.Enabled || f.HealthyOnly && !h.Healthy || !listed(h.Cluster) {
 			continue
 		}
 		hosts = append(hosts, h)
@@ -142,16 +142,21 @@ func (s *Snapshot) Select(f Filter) (hosts []*Shown, protected bool) {
 	return hosts, float64(healthy)/float64(len(hosts)) <= max(0, s.Meta.ProtectThreshold)
 }
 
-func inList(list, want string) bool {
-	if list == "" {
-		return true
-	}
-	for e := range strings.SplitSeq(list, ",") {
-		if e == want {
-			return true
+// inList returns what tells whether a comma list has a name. Lists may be long,
+// and so may be what is looked for in them.
+func inList(list string) func(name string) bool {
+	switch n := strings.Count(list, ","); {
+	case list == "":
+		return func(string) bool { return true }
+	case n == 0:
+		return func(name string) bool { return name == list }
+	default:
+		names := make(map[string]struct{}, n+1)
+		for e := range strings.SplitSeq(list, ",") {
+			names[e] = struct{}{}
 		}
+		return func(name string) bool { _, ok := names[name]; return ok }
 	}
-	return false
 }
 
 // An Encoding is what a reader made of a snapshot under one filter.
@@ -176,18 +181,24 @@ var hashSeed = maphash.MakeSeed()
 // must pass the same function. Readers who come while the bytes are made wait
 // for them.
 func (s *Snapshot) Encode(f Filter, encode func(*Snapshot, Filter) []byte) *Encoding {
+	encoded := func() *Encoding {
+		e := &Encoding{Bytes: encode(s, f)}
+		e.Hash = maphash.Bytes(hashSeed, e.Bytes)
+		return e
+	}
 	s.memo.mu.Lock()
+	if s.memo.entries[f] == nil && f != (Filter{}) && len(s.memo.entries) >= maxMemo {
+		s.memo.mu.Unlock()
+		return encoded() // nobody else waits for these bytes
+	}
 	defer s.memo.mu.Unlock()
 	if e := s.memo.entries[f]; e != nil {
 		return e
 	}
-	e := &Encoding{Bytes: encode(s, f)}
-	e.Hash = maphash.Bytes(hashSeed, e.Bytes)
+	e := encoded()
 	if s.memo.entries == nil {
 		s.memo.entries = make(map[Filter]*Encoding, 1)
 	}
-	if f == (Filter{}) || len(s.memo.entries) < maxMemo {
-		s.memo.entries[f] = e
-	}
+	s.memo.entries[f] = e
 	return e
 }
