@@ -109,6 +109,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	// clients of this node wrote, and the prober what is to be checked.
 	var prober *health.Prober
 	overs := make(chan struct{}, 1)
+	var served atomic.Bool // it was ready once
 	var engine *push.Engine
 	var replicator *distro.Replicator
 	life := registry.Life{Node: dir.NodeID, Epoch: dir.Epoch}
@@ -125,6 +126,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Wrote:           func(key registry.RecordKey) { replicator.Wrote(key) },
 		Durable:         func(key registry.ServiceKey) { prober.Changed(key) },
 		OverrideOver:    func(registry.Edit) { mark(overs) },
+		Unserved:        func() bool { return !served.Load() },
 		Refused:         func(key registry.ServiceKey, k registry.InstanceKey, client string) { logRefused(log, key, k, client) },
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
@@ -332,7 +334,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	})
 
 	var serving, logless atomic.Bool
-	ready := func() (bool, string) {
+	isReady := func() (bool, string) {
 		pulse.awake() // a node that stood still is not ready, also not for what was read first
 		if !serving.Load() {
 			return false, "the node is starting or stopping"
@@ -356,6 +358,13 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 			return true, ""
 		}
 		return store.CaughtUp()
+	}
+	ready := func() (bool, string) {
+		ok, reason := isReady()
+		if ok {
+			served.Store(true)
+		}
+		return ok, reason
 	}
 	ops.ready = ready
 	gs := grpcapi.DefaultOptions()

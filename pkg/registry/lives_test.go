@@ -1079,3 +1079,24 @@ func TestAloneRemembersNoHides(t *testing.T) {
 	w.Sweep()
 	goodbye(1)
 }
+
+// A node that starts shows what a snapshot has until others tell what has become
+// of it. What goes then was seen by nobody: it is not history.
+func TestWhatGoesBeforeAnybodyIsServed(t *testing.T) {
+	m := newMesh(t, "A", "B")
+	a, b := m.nodes["A"], m.nodes["B"]
+	unserved := true
+	b.opts.Unserved = func() bool { return unserved }
+	c := a.Open("c", Connection)
+	if err := c.Register(order, []*Instance{inst("1.1.1.1")}, false); err != nil {
+		t.Fatal(err)
+	}
+	m.exchange("B")
+	b.SetLife(a.life, Orphaned, 0)
+	b.SetLife(a.life, Dropped, 0)
+	b.causes(CauseRegistered)
+	b.SetLife(a.life, Living, b.opts.Clock.Now())
+	unserved = false
+	b.SetLife(a.life, Dropped, 0)
+	b.causes(CauseRegistered, CauseReturned, CauseOrphanExpired)
+}

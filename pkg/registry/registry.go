@@ -43,6 +43,11 @@ type Options struct {
 	// log is to be told. What gets lost on the way is among EndedOverrides.
 	// May be nil.
 	OverrideOver func(Edit)
+	// Unserved reports whether no reader has been let in yet. What goes until
+	// then was seen by nobody and is not for the history: a node that starts
+	// has instances of a snapshot until others tell what has become of them.
+	// It must not block. Nil: readers are always there.
+	Unserved func() bool
 	// Refused is called in the same way when an own client has registered an
 	// instance that an operator evicted, once for each client and eviction,
 	// and for no more than a few clients of one. May be nil.

@@ -332,6 +332,9 @@ func (r *Registry) showLocked(sh *shard, s *service, touched []touch, now Stamp,
 	} else if !slices.Equal(old, next) || !slices.Equal(snap.Evicted, evicted) {
 		s.restate(next, evicted)
 	}
+	if len(events) > 0 && r.opts.Unserved != nil && r.opts.Unserved() {
+		events = slices.DeleteFunc(events, func(e Event) bool { return e.Before != nil && e.After == nil })
+	}
 	if len(events) > 0 {
 		r.record(r.historyLocked(sh, s), events)
 	}
