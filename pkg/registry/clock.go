@@ -85,7 +85,7 @@ func (c *Clock) Adopt(s Stamp) {
 // back.
 func (c *Clock) millisLocked() int64 {
 	now := time.Now()
-	mono := c.start.Add(c.skew).UnixMilli() + now.Sub(c.start).Milliseconds()
+	mono := c.start.Add(c.skew + now.Sub(c.start)).UnixMilli() // in one step: two roundings would be a millisecond
 	if ahead := now.Add(c.skew).UnixMilli() - mono - c.offset; ahead > 0 {
 		c.offset += ahead
 	}

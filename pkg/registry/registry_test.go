@@ -556,6 +556,23 @@ func TestClock(t *testing.T) {
 	})
 }
 
+// Clocks that follow the same wall read the same, whenever they were made: a
+// client that asks one node and then another at once is told no older time.
+func TestClocksAgree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var clocks []*Clock
+		for range 40 {
+			time.Sleep(370 * time.Microsecond)
+			clocks = append(clocks, NewClock(0, 0))
+			for n, c := range clocks {
+				if got, want := c.Millis(), time.Now().UnixMilli(); got != want {
+					t.Fatalf("clock %d reads %d, the wall %d", n, got, want)
+				}
+			}
+		}
+	})
+}
+
 func TestEncodeOnce(t *testing.T) {
 	w := newWorld(t)
 	w.register(w.client("a"), inst("1.1.1.1"))
