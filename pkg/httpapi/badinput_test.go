@@ -194,7 +194,7 @@ func badValues(param string, v version) []string {
 	case "udpPort":
 		bad = []string{"x", "1.5", "9999999999"}
 	case "weight":
-		bad = []string{"heavy", "-1", "10001", "NaN", "Infinity", "1e999"}
+		bad = []string{"heavy", "-1", "10001", "NaN", "Infinity", "1e999", "1_0"}
 	case "metadata":
 		bad = []string{"nonsense", `{"a":`, `{"a":{}}`, `["a"]`, "k=" + long(1024)}
 	case "pageNo", "pageSize":
@@ -209,11 +209,11 @@ func badValues(param string, v version) []string {
 	case "instances":
 		bad = []string{"[bad", "{}", "[1]", `[{"ip":"10.1.1.1"}]`, `[{"ip":"10.1.1.1","port":-1}]`, `[{"ip":"10.1.1 .1","port":80}]`}
 	case "beat":
-		bad = []string{"{bad", "[]", "1", `{"ip":"10.1.1.9","port":"x"}`, `{"ip":"10.1.1.9","port":80,"weight":-1}`, `{"ip":"10.1.1.9","port":80,"cluster":"a b"}`,
+		bad = []string{"{bad", "[]", "1", `{"ip":"10.1.1.9","port":"x"}`, `{"ip":"10.1.1.9","port":80,"weight":-1}`, `{"ip":"10.1.1.9","port":80,"weight":"1_0"}`, `{"ip":"10.1.1.9","port":80,"cluster":"a b"}`,
 			`{"ip":"10.1.1.9","port":80,"metadata":{"k":"` + long(1024) + `"}}`}
 	case "protectThreshold":
 		if bad = []string{"NaN", "Infinity", "1e999"}; v != v1 {
-			bad = append(bad, "x")
+			bad = append(bad, "x", "0_1")
 		}
 	case "selector":
 		bad = []string{"{bad", "[]", `{"type":"x"}`, `{"type":"label","expression":"x"}`}

@@ -322,7 +322,7 @@ func (c *call) attributes() (attributes, error) {
 		return a, err
 	}
 	if s := c.get("weight"); s != "" {
-		w, err := strconv.ParseFloat(s, 64)
+		w, err := nacos.ParseFloat(s, 64)
 		if errors.Is(err, strconv.ErrSyntax) {
 			return a, errNumber(s)
 		}

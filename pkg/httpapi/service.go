@@ -49,7 +49,7 @@ func (c *call) described() (*registry.ServiceMeta, error) {
 	}
 	m.Metadata = registry.NewMetadata(md)
 	if s := c.get("protectThreshold"); s != "" {
-		f, err := strconv.ParseFloat(s, 64)
+		f, err := nacos.ParseFloat(s, 64)
 		switch {
 		case errors.Is(err, strconv.ErrSyntax) && c.version == v1: // counts as 0
 		case err != nil, math.IsNaN(f), math.IsInf(f, 0):

@@ -634,6 +634,15 @@ func (r *reader) float(f *float64) {
 	}
 }
 
+// ParseFloat is that of strconv, without the underscores of Go's literals: to
+// everybody else 1_0 is no number.
+func ParseFloat(s string, bits int) (float64, error) {
+	if strings.Contains(s, "_") {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseFloat(s, bits)
+}
+
 // unknown skips the value of a key that is none of ours. encoding/json takes
 // one for ours that is like it but for the case, of Unicode's letters too.
 func (r *reader) unknown(key string, known []string) {

@@ -251,7 +251,7 @@ func setCheckTimes(s *Switches, value string) error {
 }
 
 func setDistroThreshold(s *Switches, value string) error {
-	f, err := strconv.ParseFloat(value, 32)
+	f, err := ParseFloat(value, 32)
 	switch {
 	case err != nil || f != f || f > 1e9:
 		return ParamError(`For input string: "` + value + `"`)

@@ -69,6 +69,7 @@ func TestSwitches(t *testing.T) { // golden scenarios 18, 75
 		{"distroThreshold", "NaN", "", "", `For input string: "NaN"`},
 		{"distroThreshold", "Inf", "", "", `For input string: "Inf"`},
 		{"distroThreshold", "x", "", "", number},
+		{"distroThreshold", "0_1", "", "", `For input string: "0_1"`},
 		{"masters", "10.0.0.1,10.0.0.2", "masters", `["10.0.0.1","10.0.0.2"]`, ""},
 		{"overriddenServerStatus", "UP", "overriddenServerStatus", `"UP"`, ""},
 		{"overriddenServerStatus", "DOWN", "overriddenServerStatus", `"DOWN"`, ""},

@@ -73,7 +73,7 @@ func parseBeat(s string) (*Beat, error) {
 		}
 	}
 	if n := unquoted(raw.Weight); n != "" {
-		if b.Weight, err = strconv.ParseFloat(n, 64); err != nil {
+		if b.Weight, err = ParseFloat(n, 64); err != nil {
 			return nil, ErrWeight
 		}
 	}
