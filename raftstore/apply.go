@@ -52,7 +52,7 @@ func (t *tables) carryOut(cmd *pb.Command, b *batch) *pb.Result {
 			return invalid(err)
 		}
 		t.setSwitch(op.PutSwitch.GetName(), op.PutSwitch.GetValue())
-		b.switched = true
+		b.switched = append(b.switched, op.PutSwitch.GetName())
 		return nil
 	case *pb.Command_PutUser:
 		return t.putUser(op.PutUser)
@@ -462,7 +462,7 @@ type batch struct {
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
 
-	switched bool // a switch has been set
+	switched []string // the switches that were set
 }
 
 type changed struct {

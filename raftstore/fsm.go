@@ -37,11 +37,11 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	switched   func(map[string]string) // [Options.Switched], or nil
-	damaged    func()                  // Restore could not read what it was given; nil: nobody cares
-	warned     time.Time               // of raft's goroutine
-	shown      atomic.Uint64           // index of the last command that readers see the effects of
-	moved      chan struct{}           // one token: shown has grown
+	switched   func(table map[string]string, set []string) // [Options.Switched], or nil
+	damaged    func()                                      // Restore could not read what it was given; nil: nobody cares
+	warned     time.Time                                   // of raft's goroutine
+	shown      atomic.Uint64                               // index of the last command that readers see the effects of
+	moved      chan struct{}                               // one token: shown has grown
 
 	// order is held while entries are carried out and shown: the library does
 	// that on one goroutine, and carryAhead on another.
@@ -93,8 +93,8 @@ func (f *fsm) carryOut(logs []*raft.Log, results []any) {
 	}
 	newest, index := f.tables.newest, f.tables.index
 	f.mu.Unlock()
-	if b.switched {
-		f.tellSwitches()
+	if len(b.switched) > 0 {
+		f.tellSwitches(b.switched)
 	}
 	f.show(newest, index, b.changes)
 }
@@ -254,16 +254,16 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	f.mu.Lock()
 	f.tables = next
 	f.mu.Unlock()
-	f.tellSwitches()
+	f.tellSwitches(nil)
 	f.show(next.newest, next.index, changes)
 	return nil
 }
 
 // tellSwitches is called with order held, on the goroutine that changes the
 // tables.
-func (f *fsm) tellSwitches() {
+func (f *fsm) tellSwitches(set []string) {
 	if f.switched != nil {
-		f.switched(maps.Clone(f.tables.switches))
+		f.switched(maps.Clone(f.tables.switches), set)
 	}
 }
 

@@ -470,7 +470,8 @@ func TestOthers(t *testing.T) {
 func TestSwitched(t *testing.T) {
 	s := newScript(t)
 	var told []map[string]string
-	s.fsm.switched = func(all map[string]string) { told = append(told, all) }
+	var names [][]string
+	s.fsm.switched = func(all map[string]string, set []string) { told, names = append(told, all), append(names, set) }
 	put := func(name, value string) {
 		s.done(&pb.Command{Op: &pb.Command_PutSwitch{PutSwitch: &pb.PutSwitch{Name: name, Value: value}}})
 	}
@@ -492,11 +493,15 @@ func TestSwitched(t *testing.T) {
 		t.Fatal(err)
 	}
 	put("a", "")
-	want(map[string]string{"b": "2"})
+	put("b", "2") // as it is
+	want(map[string]string{"b": "2"}, map[string]string{"b": "2"})
 	if err := s.fsm.Restore(io.NopCloser(&snapshot)); err != nil {
 		t.Fatal(err)
 	}
 	want(map[string]string{"a": "1", "b": "2"})
+	if diff := gocmp.Diff([][]string{{"a"}, {"b"}, {"a"}, {"b"}, nil}, names); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // A command that comes twice, because its sender did not hear of the first, is

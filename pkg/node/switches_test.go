@@ -42,29 +42,34 @@ func TestSwitches(t *testing.T) {
 	}
 	const beat = "clientBeatInterval"
 	want(5000, "")
-	s.tableIs(map[string]string{beat: "6000"})
+	s.tableIs(map[string]string{beat: "6000"}, nil)
 	want(6000, "")
 	s.setHere(beat, "7000")
 	want(7000, "")
-	s.tableIs(map[string]string{beat: "6000", "checkTimes": "2"}) // another one
+	s.tableIs(map[string]string{beat: "6000", "checkTimes": "2"}, nil) // another one
 	want(7000, "")
-	s.tableIs(map[string]string{beat: "8000"})
+	s.tableIs(map[string]string{beat: "8000"}, nil)
 	want(8000, "")
 	s.setHere(beat, "7000")
 	s.setHere(beat, "")
 	want(8000, "")
 	s.setHere(beat, "7000")
-	s.tableIs(nil)
+	s.tableIs(nil, nil)
+	want(5000, "")
+	s.setHere(beat, "7000")
+	s.tableIs(nil, []string{"checkTimes"})
+	want(7000, "")
+	s.tableIs(nil, []string{beat}) // to what it was
 	want(5000, "")
 	if is := s.get().CheckTimes; is != 7 {
 		t.Errorf("checkTimes %d, want that of the node", is)
 	}
 
-	s.tableIs(map[string]string{"healthCheckEnabled": "false", "pushEnabled": "false"})
+	s.tableIs(map[string]string{"healthCheckEnabled": "false", "pushEnabled": "false"}, nil)
 	want(5000, "push false")
-	s.tableIs(map[string]string{"healthCheckEnabled": "false"})
+	s.tableIs(map[string]string{"healthCheckEnabled": "false"}, nil)
 	want(5000, "push true")
-	s.tableIs(map[string]string{})
+	s.tableIs(map[string]string{}, nil)
 	want(5000, "checked again, while checks are on: false")
 
 	// A value of another release changes nothing, and that is said once.
@@ -72,16 +77,16 @@ func TestSwitches(t *testing.T) {
 		t.Errorf("logged %v", logs.All())
 	}
 	strange := map[string]string{beat: "PT5S", "pushEnabled": "false"}
-	s.tableIs(strange)
-	s.tableIs(strange)
+	s.tableIs(strange, nil)
+	s.tableIs(strange, nil)
 	s.setHere("checkTimes", "4")
 	want(5000, "push false")
 	if n := logs.FilterMessageSnippet("ignored").Len(); n != 1 {
 		t.Errorf("%d lines about it", n)
 	}
-	s.tableIs(map[string]string{beat: "6000", "pushEnabled": "false"})
+	s.tableIs(map[string]string{beat: "6000", "pushEnabled": "false"}, nil)
 	want(6000, "")
-	s.tableIs(strange)
+	s.tableIs(strange, nil)
 	if n := logs.FilterMessageSnippet("ignored").Len(); n != 2 {
 		t.Errorf("%d lines about two", n)
 	}
