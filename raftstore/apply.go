@@ -462,7 +462,7 @@ type batch struct {
 	of      map[registry.ServiceKey]int // place in changes
 	at      map[changed]int             // place in Instances or Overrides of the service's change
 
-	switched []string // the switches that have been set
+	switched []string // the switches that were set
 }
 
 type changed struct {

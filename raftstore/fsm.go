@@ -37,11 +37,11 @@ type fsm struct {
 	projection Projection
 	clock      *registry.Clock
 	log        *zap.Logger
-	switched   func(all map[string]string, said []string) // [Options.Switched], or nil
-	damaged    func()                                     // Restore could not read what it was given; nil: nobody cares
-	warned     time.Time                                  // of raft's goroutine
-	shown      atomic.Uint64                              // index of the last command that readers see the effects of
-	moved      chan struct{}                              // one token: shown has grown
+	switched   func(table map[string]string, set []string) // [Options.Switched], or nil
+	damaged    func()                                      // Restore could not read what it was given; nil: nobody cares
+	warned     time.Time                                   // of raft's goroutine
+	shown      atomic.Uint64                               // index of the last command that readers see the effects of
+	moved      chan struct{}                               // one token: shown has grown
 
 	// order is held while entries are carried out and shown: the library does
 	// that on one goroutine, and carryAhead on another.
@@ -261,9 +261,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 
 // tellSwitches is called with order held, on the goroutine that changes the
 // tables.
-func (f *fsm) tellSwitches(said []string) {
+func (f *fsm) tellSwitches(set []string) {
 	if f.switched != nil {
-		f.switched(maps.Clone(f.tables.switches), said)
+		f.switched(maps.Clone(f.tables.switches), set)
 	}
 }
 

@@ -53,11 +53,11 @@ type Options struct {
 
 	Projection Projection
 	Clock      *registry.Clock
-	// Switched is called like Commit of Projection with the switches that are
-	// set, whenever that may have changed and before anybody hears that it has.
-	// The map is the callee's. said are those that somebody has just set, if only
-	// to what they were. Nil: nobody cares.
-	Switched func(all map[string]string, said []string)
+	// Switched is called like Commit of Projection with the table of switches,
+	// whenever it may have changed and before anybody hears that it has, and
+	// with those that have just been set, be it to what they were. Both are the
+	// callee's. Nil: nobody cares.
+	Switched func(table map[string]string, set []string)
 	// Awake is called inline and without locks before something is written and
 	// before the configuration is judged: it returns when all that follows
 	// from a standstill of this process is done.

@@ -119,7 +119,8 @@ func (i *Instance) equal(o *Instance) bool {
 
 // explanations are of the causes that package registry has. Those that each
 // node finds by itself, rather than being told by the node that owns the
-// client, are marked.
+// client, are marked. So are ends of edits: the log names those, but not where
+// a backup takes its place.
 var explanations = map[string]struct {
 	text string
 	each bool
@@ -138,10 +139,10 @@ var explanations = map[string]struct {
 	"check failed":               {text: "Its health check found it unhealthy."},
 	"check passed":               {text: "Its health check found it healthy again."},
 	"operator":                   {text: "An operator edited it."},
-	"operator's override ended":  {text: "What an operator had set for it ended."},
+	"operator's override ended":  {text: "What an operator had set for it ended.", each: true},
 	"evicted by an operator":     {text: "An operator evicted it: it stays out, whoever registers it, until that is lifted (starling evict --lift)."},
 	"eviction lifted":            {text: "An operator lifted its eviction: it is shown if a client has it registered."},
-	"eviction ended":             {text: "It was evicted until it was gone, and it has been gone for long enough."},
+	"eviction ended":             {text: "It was evicted until it was gone, and it has been gone for long enough; or a backup was restored that knows nothing of it.", each: true},
 	"registration while evicted": {text: "A client registered it and was told that an operator evicted it; it is shown once that is lifted."},
 	"moving":                     {text: "The connection of its client ended while its node drained, stood still or a node was silent: the client is expected to connect to another node."},
 	"node gone":                  {text: "Its node is gone, and another showed what had been removed meanwhile.", each: true},
@@ -174,6 +175,7 @@ func MergeHistory(nodes []NodeHistory, names map[string]string) []Change {
 		node         string
 		epoch, clock uint64
 		InstanceKey
+		time int // to one node the same change may happen again: a restored backup brings back what it was
 	}
 	type sight struct {
 		by string // the node that saw it
@@ -187,9 +189,16 @@ func MergeHistory(nodes []NodeHistory, names map[string]string) []Change {
 		if n.Name != "" {
 			called[n.Node] = n.Name
 		}
+		type kind struct {
+			id
+			kind string
+		}
+		times := map[kind]int{}
 		for j := range n.Events {
 			e := &n.Events[j]
-			k := id{e.Node, e.Epoch, e.Clock, e.InstanceKey}
+			k := id{e.Node, e.Epoch, e.Clock, e.InstanceKey, 0}
+			of := kind{k, e.kind()}
+			k.time, times[of] = times[of], times[of]+1
 			sights[k] = append(sights[k], sight{n.Node, e})
 		}
 	}

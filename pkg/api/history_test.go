@@ -57,6 +57,18 @@ func TestMergeHistory(t *testing.T) {
 		{Node: "a", Events: []Event{event("1003", "", at(1001, 0), "evicted by an operator", nil, nil)}},
 		{Node: "b", Events: []Event{event("1002", "", at(1001, 0), "evicted by an operator", nil, nil)}},
 	}, `1002 stayed evicted by an operator on "" by a,b`)
+	restored := []Event{
+		event("1001", "", at(1001, 0), "evicted by an operator", up, nil),
+		event("1005", "", at(1005, 0), "eviction lifted", nil, up),
+		event("1009", "", at(1001, 0), "evicted by an operator", up, nil),
+	}
+	f("an eviction that a backup brings back", []NodeHistory{
+		{Node: "a", Events: restored}, {Node: "b", Events: restored}, {Node: "c", Events: restored[2:]},
+	}, `1001 went evicted by an operator on "" by a,b,c`, `1005 came eviction lifted on "" by a,b`, `1009 went evicted by an operator on "" by a,b`)
+	f("one that it does not know", []NodeHistory{
+		{Node: "a", Events: []Event{event("1003", "a", at(1003, 0), "eviction ended", nil, up)}},
+		{Node: "b", Events: []Event{event("1002", "b", at(1002, 0), "eviction ended", nil, up)}},
+	}, `1002 came eviction ended on "" by a,b`)
 	f("seen by all is one, at the earliest time", []NodeHistory{
 		{Node: "a", Events: []Event{event("1003", "b", at(1001, 0), "registered", nil, up)}},
 		{Node: "b", Events: []Event{event("1001", "b", at(1001, 0), "registered", nil, up)}},

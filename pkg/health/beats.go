@@ -41,6 +41,10 @@ type Options struct {
 	// nothing becomes unhealthy and nothing goes for lack of beats. Before it is
 	// on again, Anew is to be called. It must not block. Nil: it is on.
 	Enabled func() bool
+	// Usual is the switch clientBeatInterval: how often clients are told to beat
+	// whose metadata does not say, in milliseconds. It must not block. Nil: as
+	// in Nacos.
+	Usual func() int64
 	// Interval is the time between two looks for what is overdue (semantics
 	// H7). What is overdue is found at most this much later.
 	Interval time.Duration
@@ -127,6 +131,7 @@ type lease struct {
 	healthy  bool               // as the registry was told
 	beat     time.Time          // the last one; registering counts as one
 	since    registry.Stamp     // registration clock; 0: not known
+	redo     int                // seconds, as the registry was told
 	newer    time.Time          // when another node's newer copy was first seen; zero: there is none
 }
 
@@ -138,6 +143,9 @@ func NewBeats(opts Options) *Beats {
 	}
 	if opts.Enabled == nil {
 		opts.Enabled = func() bool { return true }
+	}
+	if opts.Usual == nil {
+		opts.Usual = func() int64 { return nacos.DefaultBeatInterval }
 	}
 	alone := opts.Owner == nil
 	if alone {
@@ -191,13 +199,17 @@ func (b *Beats) Register(key registry.ServiceKey, inst *registry.Instance) error
 	b.opts.Awake()
 	c := b.lock(address{inst.IP, inst.Port}, true)
 	defer b.unlock(c)
-	c.slow(key, inst)
 	err := c.registry.Register(key, []*registry.Instance{inst}, false)
 	if err != nil {
 		err = fmt.Errorf("registering %s in %v: %w", c.registry.ID(), key, err)
 	}
 	if err == nil || errors.Is(err, registry.ErrEvicted) {
-		c.leases[key] = &lease{instance: inst, healthy: inst.Healthy, beat: time.Now(), since: b.sinceOf(c, key, inst)}
+		l := &lease{instance: inst, healthy: inst.Healthy, beat: time.Now(), since: b.sinceOf(c, key, inst)}
+		if was := c.leases[key]; was != nil {
+			l.redo = was.redo
+		}
+		c.leases[key] = l
+		b.slow(c, key, l, b.metadata(c, key, l))
 	}
 	return err
 }
@@ -262,7 +274,7 @@ func (b *Beats) Beat(key registry.ServiceKey, ip string, port int) (inst *regist
 	}
 	defer b.unlock(c)
 	l := c.leases[key]
-	v, newest := b.look(c, key, l)
+	v, newest, md := b.look(c, key, l)
 	again, since := v.restamp()
 	switch {
 	case again && (l != nil || since != 0):
@@ -290,6 +302,7 @@ func (b *Beats) Beat(key registry.ServiceKey, ip string, port int) (inst *regist
 		return nil, false
 	}
 	l.beat = time.Now()
+	b.slow(c, key, l, md)
 	return l.instance, true
 }
 
@@ -330,8 +343,9 @@ func (v view) restamp() (again bool, since registry.Stamp) {
 }
 
 // look fills in a view, and finds the newest that the client has said about
-// the instance; nil is a copy that says nothing.
-func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newest *registry.Instance) {
+// the instance; nil is a copy that says nothing. The metadata is that of
+// Beats.metadata.
+func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newest *registry.Instance, md registry.Metadata) {
 	cp, copied := b.opts.Registry.Copy(key, c.registry.ID())
 	if l != nil {
 		v.lease, v.mine, newest = true, l.since, l.instance
@@ -343,39 +357,41 @@ func (b *Beats) look(c *client, key registry.ServiceKey, l *lease) (v view, newe
 		}
 	}
 	if newest == nil {
-		return v, nil
+		return v, nil, nil
 	}
+	md = newest.Metadata
 	if shown, ok := b.opts.Registry.Snapshot(key).Find(newest.InstanceKey); ok {
 		v.shown, v.since, v.living = true, shown.Since, shown.State == registry.Living && !shown.Moving
 		v.theirs = shown.Client != c.registry.ID()
 		v.own = b.own(c, shown)
+		if !v.theirs {
+			md = shown.Metadata
+		}
 	}
 	if v.copied || !v.own { // else it makes no difference
 		v.owner = b.opts.Owner(c.registry.ID())
 	}
-	return v, newest
+	return v, newest, md
 }
 
 // redoMargin is what a client that beats seldom may take beyond its interval
 // until another node has its beat: a try at the one that is gone, and the next.
 const redoMargin = 5 * time.Second
 
-// slow tells the registry, before the client registers the instance, how long
-// it may be until another node hears of it, should this one go. Who beats every
+// slow tells the registry how long it may be until another node hears of what
+// the client has registered for a service, should this one go: the next beat
+// comes when its answer said, by the metadata that readers see. Who beats every
 // 5 s is heard of within every lease; who beats less often is known to be slow
 // (design §6, cases C11).
-func (c *client) slow(key registry.ServiceKey, inst *registry.Instance) {
-	seldom := nacos.MetadataMillis(inst.Metadata, nacos.KeyBeatInterval, nacos.DefaultBeatInterval)
-	for k, l := range c.leases {
-		if k != key {
-			seldom = max(seldom, nacos.MetadataMillis(l.instance.Metadata, nacos.KeyBeatInterval, nacos.DefaultBeatInterval))
-		}
-	}
+func (b *Beats) slow(c *client, key registry.ServiceKey, l *lease, md registry.Metadata) {
 	redo := 0
-	if seldom > nacos.DefaultBeatInterval {
-		redo = int(min(seldom, math.MaxInt32)/1000 + int64(redoMargin/time.Second))
+	if every := nacos.MetadataMillis(md, nacos.KeyBeatInterval, b.opts.Usual()); every > nacos.DefaultBeatInterval {
+		redo = int(min(every, math.MaxInt32)/1000 + int64(redoMargin/time.Second))
 	}
-	c.registry.Redo(redo)
+	if redo != l.redo {
+		l.redo = redo
+		c.registry.RedoOf(key, redo)
+	}
 }
 
 // adopt registers the instance with a clock of our choice and starts a whole
@@ -386,13 +402,15 @@ func (b *Beats) adopt(c *client, key registry.ServiceKey, inst *registry.Instanc
 		healthy.Healthy = true
 		inst = &healthy
 	}
-	c.slow(key, inst)
 	if err := c.registry.Adopt(key, inst, since); err != nil {
 		return nil, err
 	}
 	l := &lease{instance: inst, healthy: true, since: since}
 	if since == 0 {
 		l.since = b.sinceOf(c, key, inst)
+	}
+	if was := c.leases[key]; was != nil {
+		l.redo = was.redo
 	}
 	c.leases[key] = l
 	return l, nil

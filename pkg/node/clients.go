@@ -45,13 +45,7 @@ type clients struct {
 func (c *clients) IDs() []string {
 	ids := append(c.sdks.ClientIDs(), c.beats.ClientIDs()...)
 	persistent := map[string]bool{} // one address may be in several services
-	for _, key := range c.registry.PersistentServices() {
-		for _, i := range c.registry.Snapshot(key).Instances {
-			if i.Persistent {
-				persistent[i.Client] = true
-			}
-		}
-	}
+	c.eachPersistent(func(_ registry.ServiceKey, i *registry.Shown) { persistent[i.Client] = true })
 	for id := range persistent {
 		ids = append(ids, id)
 	}
@@ -85,14 +79,27 @@ func (c *clients) persistent(id string) (all []nacos.Published) {
 	if _, _, ephemeral, ok := nacos.ParseClientID(id); !ok || ephemeral {
 		return nil
 	}
+	c.eachPersistent(func(key registry.ServiceKey, i *registry.Shown) {
+		if i.Client == id {
+			all = append(all, nacos.Published{Service: key, InstanceKey: i.InstanceKey})
+		}
+	})
+	return all
+}
+
+// eachPersistent visits persistent instances, evicted ones too: like those of
+// other clients they are registered.
+func (c *clients) eachPersistent(visit func(registry.ServiceKey, *registry.Shown)) {
 	for _, key := range c.registry.PersistentServices() {
-		for _, i := range c.registry.Snapshot(key).Instances {
-			if i.Persistent && i.Client == id {
-				all = append(all, nacos.Published{Service: key, InstanceKey: i.InstanceKey})
+		snap := c.registry.Snapshot(key)
+		for _, list := range [...][]*registry.Shown{snap.Instances, snap.Evicted} {
+			for _, i := range list {
+				if i.Persistent {
+					visit(key, i)
+				}
 			}
 		}
 	}
-	return all
 }
 
 func (c *clients) Subscribed(id string) []registry.ServiceKey { return c.sdks.SubscribedBy(id) }

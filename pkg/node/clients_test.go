@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/starling-registry/starling/cluster"
+	"github.com/starling-registry/starling/pkg/registry"
 	starlingv1 "github.com/starling-registry/starling/proto"
 )
 
@@ -50,5 +52,28 @@ func TestWhyNot(t *testing.T) {
 		if got := whyNot(cluster.Member{State: f.state}, f.err); got != f.want {
 			t.Errorf("%v: %q", f, got)
 		}
+	}
+}
+
+// An evicted instance is registered, so its client is there.
+func TestClientsOfEvictedPersistentInstances(t *testing.T) {
+	o := registry.DefaultOptions()
+	o.Life, o.Clock = registry.Life{Node: "a", Epoch: 1}, registry.NewClock(0, 0)
+	c := clients{operations: &operations{registry: registry.New(o)}}
+	key := registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: "order"}
+	change := registry.Change{Service: key}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+		i := &registry.Instance{InstanceKey: registry.InstanceKey{IP: ip, Port: 80, Cluster: registry.DefaultCluster}, Weight: 1, Healthy: true, Enabled: true, Persistent: true}
+		change.Instances = append(change.Instances, registry.PersistentChange{InstanceKey: i.InstanceKey, Is: &registry.Persistent{Instance: i}})
+	}
+	change.Overrides = []registry.OverrideChange{{InstanceKey: change.Instances[0].InstanceKey, Is: &registry.Override{Evicted: true}}}
+	c.registry.Commit([]registry.Change{change})
+	var seen []string
+	c.eachPersistent(func(_ registry.ServiceKey, i *registry.Shown) { seen = append(seen, i.Client) })
+	if slices.Sort(seen); !slices.Equal(seen, []string{"10.0.0.1:80#false", "10.0.0.2:80#false"}) {
+		t.Errorf("clients %v", seen)
+	}
+	if p := c.persistent("10.0.0.1:80#false"); len(p) != 1 || p[0].Service != key {
+		t.Errorf("the evicted one has %v", p)
 	}
 }

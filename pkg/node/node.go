@@ -234,6 +234,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ho.Registry, ho.Interval, ho.Timeout, ho.DeleteAfter = reg, opts.BeatCheck, opts.BeatTimeout, opts.BeatDelete
 	ho.Awake, ho.Life, ho.HandoverGrace = pulse.awake, life, opts.HandoverGrace
 	ho.Enabled = func() bool { return switched.get().HealthCheckEnabled }
+	ho.Usual = func() int64 { return switched.get().ClientBeatInterval }
 	if members != nil {
 		ho.Owner = func(client string) bool { return replicator.Owner(client) == dir.NodeID }
 	}

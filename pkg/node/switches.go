@@ -40,13 +40,13 @@ func newSwitches(usual nacos.Switches, log *zap.Logger) *switches {
 func (s *switches) get() *nacos.Switches { return s.now.Load() }
 
 // tableIs takes over what is in the table. What was said on this node alone of
-// a switch that has changed there, or was said there once more, is over: the last
-// word counts.
-func (s *switches) tableIs(table map[string]string, said []string) {
+// a switch that has been set there, or has changed, is over: the last word
+// counts.
+func (s *switches) tableIs(table map[string]string, set []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name := range s.here {
-		if table[name] != s.table[name] || slices.Contains(said, name) {
+		if table[name] != s.table[name] || slices.Contains(set, name) {
 			delete(s.here, name)
 		}
 	}

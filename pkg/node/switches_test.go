@@ -64,6 +64,11 @@ func TestSwitches(t *testing.T) {
 	s.setHere(beat, "7000")
 	s.tableIs(nil, nil)
 	want(5000, "")
+	s.setHere(beat, "7000")
+	s.tableIs(nil, []string{"checkTimes"})
+	want(7000, "")
+	s.tableIs(nil, []string{beat}) // to what it was
+	want(5000, "")
 	if is := s.get().CheckTimes; is != 7 {
 		t.Errorf("checkTimes %d, want that of the node", is)
 	}

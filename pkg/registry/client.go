@@ -46,6 +46,26 @@ func (r *Registry) Open(id string, kind Kind) *Client {
 // client publishes, so it is to be called before the first registration.
 func (c *Client) Redo(seconds int) { c.redo.Store(int64(seconds)) }
 
+// RedoOf says the same of what the client publishes for one service, whenever
+// that changes: an HTTP client sends beats of each by itself.
+func (c *Client) RedoOf(key ServiceKey, seconds int) {
+	r := c.registry
+	sh := r.shard(key)
+	sh.mu.Lock()
+	s := sh.services[key]
+	if s == nil || s.publications[c] == nil || s.publications[c].redo == seconds {
+		sh.mu.Unlock()
+		return
+	}
+	p := s.publications[c]
+	p.redo = seconds
+	now := r.opts.Clock.Now()
+	p.wrote(p.batch, p.moving, now, p.cause)
+	n := news{changed: r.showLocked(sh, s, p.touchAll(nil, 0), now, r.ownWhy(p.cause, c.id, now)), wrote: c}
+	sh.mu.Unlock()
+	r.tell(key, n)
+}
+
 // ID is the id given to Open.
 func (c *Client) ID() string { return c.id }
 
@@ -155,7 +175,7 @@ func (r *Registry) registerLocked(sh *shard, s *service, c *Client, instances []
 	pub := s.publications[c]
 	first := pub == nil
 	if first {
-		pub = &publication{client: c}
+		pub = &publication{client: c, redo: int(c.redo.Load())}
 		r.publishLocked(sh, s, pub)
 	} else if len(pub.claims) == 1 && len(instances) == 1 && pub.claims[0].instance.InstanceKey == instances[0].InstanceKey {
 		return r.renewLocked(sh, s, pub, instances[0], batch, at)

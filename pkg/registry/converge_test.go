@@ -99,8 +99,9 @@ func (k *knower) view(history map[Life][]turn) []string {
 	var all []candidate
 	for life, recs := range k.newest {
 		var state LifeState
-		var back, lifted, last Stamp
-		returning := false
+		var back, last Stamp
+		var lifted [2]Stamp // for the quick, for the slow
+		var returning [2]bool
 		for _, t := range history[life][:k.turns[life]] {
 			if life == k.life { // of itself it knows only that it has spoken again
 				if t.state == Living {
@@ -110,10 +111,15 @@ func (k *knower) view(history map[Life][]turn) []string {
 			}
 			switch state = t.state; state {
 			case Dropped:
-				returning = true
+				returning = [2]bool{true, true}
+			case Waning:
+				returning[0] = true
 			case Living:
-				if back = t.at; returning {
-					lifted, returning = t.at, false
+				back = t.at
+				for i := range returning {
+					if returning[i] {
+						lifted[i], returning[i] = t.at, false
+					}
 				}
 			}
 			last = max(last, t.at)
@@ -122,8 +128,10 @@ func (k *knower) view(history map[Life][]turn) []string {
 			if rec.Gone {
 				continue
 			}
+			slow := min(rec.Redo, 1)
 			for _, is := range rec.Instances {
-				all = append(all, candidate{is, life, key.Client, rec.Kind, rec.Clock, rec.Moving, state == Living, back, lifted, last, state == Dropped})
+				all = append(all, candidate{is, life, key.Client, rec.Kind, rec.Clock, rec.Moving, state == Living, back, lifted[slow], last,
+					state == Dropped || state == Waning && slow == 0})
 			}
 		}
 	}
@@ -334,7 +342,7 @@ func converge(t *testing.T, seed uint64) {
 			}
 			return i
 		}
-		switch op := rng.IntN(25); {
+		switch op := rng.IntN(26); {
 		case op < 5:
 			batch := []*Instance{is()}
 			for rng.IntN(3) == 0 {
@@ -368,8 +376,11 @@ func converge(t *testing.T, seed uint64) {
 				break
 			}
 			take(other)
-			turnNow := turn{LifeState(rng.IntN(3)), 0}
-			if h := history[other.life]; len(h) > 0 && h[len(h)-1].state == turnNow.state || len(h) == 0 && turnNow.state == Living {
+			turnNow, was := turn{LifeState(rng.IntN(4)), 0}, Living
+			if h := history[other.life]; len(h) > 0 {
+				was = h[len(h)-1].state
+			}
+			if turnNow.state == was || turnNow.state == Waning && was == Dropped {
 				break
 			}
 			if turnNow.state == Living {
@@ -429,6 +440,10 @@ func converge(t *testing.T, seed uint64) {
 			n.checks = append(n.checks, ck)
 			n.Checked(ck)
 			say("%s checks %s: %v", n.life, ck.IP, ck.Healthy)
+		case op < 22:
+			redo := rng.IntN(2) * 25
+			c.RedoOf(order, redo)
+			say("%s needs %d s", at, redo)
 		default:
 			if n == other {
 				break

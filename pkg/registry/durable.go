@@ -262,6 +262,31 @@ func (s *service) leftOverride(k InstanceKey, now Stamp) {
 	}
 }
 
+// dropLocked counts a publication as one whose lease is over, or no longer, and
+// reports whether it is over just now.
+func (s *service) dropLocked(p *publication) (ended bool) {
+	over := p.over()
+	if p.dropped == over {
+		return false
+	}
+	if p.dropped = over; over {
+		s.dropped++
+	} else {
+		s.dropped--
+	}
+	return over
+}
+
+// leftOverrides is leftOverride for all that a publication names.
+func (s *service) leftOverrides(p *publication, now Stamp) {
+	if len(s.overrides) == 0 {
+		return
+	}
+	for _, cl := range p.claims {
+		s.leftOverride(cl.instance.InstanceKey, now)
+	}
+}
+
 // setOverride sets an edit to what the log says. One that is over here stays
 // so until it is made anew.
 func (s *service) setOverride(k InstanceKey, is *Override, now Stamp) {

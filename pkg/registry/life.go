@@ -34,7 +34,7 @@ const (
 	// Dropped: its records are not served, and what they named is hidden.
 	Dropped
 	// Waning: as Orphaned for clients that are known to need long to register
-	// again ([Client.Redo]), as Dropped for all others, whose lease is over.
+	// again ([Record].Redo), as Dropped for all others, whose lease is over.
 	Waning
 )
 

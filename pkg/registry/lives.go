@@ -163,22 +163,12 @@ func (r *Registry) reshow(l *life, key ServiceKey, cause Cause) {
 			continue
 		}
 		touched = p.touchAll(touched, 0)
-		if over := p.over(); p.dropped != over {
-			p.dropped = over
-			if over {
-				s.dropped++
-				ended = append(ended, p)
-			} else {
-				s.dropped--
-			}
+		if s.dropLocked(p) {
+			ended = append(ended, p)
 		}
 	}
-	if len(s.overrides) > 0 {
-		for _, p := range ended {
-			for _, cl := range p.claims {
-				s.leftOverride(cl.instance.InstanceKey, now)
-			}
-		}
+	for _, p := range ended {
+		s.leftOverrides(p, now)
 	}
 	n := news{presence: s.published() != was}
 	if len(touched) > 0 {

@@ -586,6 +586,65 @@ func TestReturnOfAWaningLifeKeepsSlowClientsThatMove(t *testing.T) {
 	m.show("B")
 }
 
+// Who is slow is a matter of the newest records, in whatever order and at
+// whatever time they come: of a client that is slow in one service only, of one
+// that is quick by now, and when the lease of the quick is over already.
+func TestWhoIsSlowIsWhatTheRecordsSay(t *testing.T) {
+	other := ServiceKey{Namespace: order.Namespace, Group: order.Group, Name: "other"}
+	inMesh(t, func(m *mesh) {
+		a, b, c := m.nodes["A"], m.nodes["B"], m.nodes["C"]
+		cl := a.Open("1.1.1.1:80#true", Beat)
+		publish := func(key ServiceKey, redo int) []Record {
+			t.Helper()
+			if err := cl.Register(key, []*Instance{inst("1.1.1.1")}, false); err != nil {
+				t.Fatal(err)
+			}
+			cl.RedoOf(key, redo)
+			return []Record{a.Take(RecordKey{cl.ID(), key})}
+		}
+		want := func(n *peer, what string, in ...ServiceKey) {
+			t.Helper()
+			for _, key := range []ServiceKey{order, other} {
+				s := n.Snapshot(key).Instances
+				if slices.Contains(in, key) != (len(s) == 1) || n.Present(key) != (len(s) == 1) {
+					t.Errorf("%s: %v shows %v of %v, present %v", what, n.life, s, key, n.Present(key))
+				}
+				for _, e := range s {
+					if !e.Slow {
+						t.Errorf("%s: %v shows it as quick in %v", what, n.life, key)
+					}
+				}
+			}
+		}
+		quick, slow := publish(order, 0), publish(other, 25)
+		for _, recs := range [][]Record{quick, slow} {
+			b.Apply(a.life, recs)
+		}
+		b.SetLife(a.life, Waning, 0)
+		want(b, "in order", other)
+		c.Apply(a.life, quick)
+		c.SetLife(a.life, Waning, 0)
+		c.Apply(a.life, slow)
+		want(c, "after the lease", other)
+
+		b.Apply(a.life, publish(order, 25))
+		want(b, "slow in both, after the lease", order, other)
+		b.Apply(a.life, publish(other, 0))
+		want(b, "quick again in one", order)
+		b.SetLife(a.life, Living, a.opts.Clock.Now())
+		b.SetLife(a.life, Waning, 0)
+		want(b, "after a return", order)
+		if cl.RedoOf(order, 25); a.Take(RecordKey{cl.ID(), order}).Redo != 25 {
+			t.Error("it is forgotten")
+		}
+		b.Apply(a.life, publish(order, 0))
+		want(b, "quick in both")
+		if s := b.Stats(); s.Instances != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 func TestProbe(t *testing.T) {
 	inMesh(t, func(c *mesh) {
 		a, b := c.nodes["A"], c.nodes["B"]

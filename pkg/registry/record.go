@@ -59,7 +59,7 @@ func (r *Registry) Take(k RecordKey) Record {
 	if s := sh.services[k.Service]; s != nil {
 		if p := sh.own[ownKey{s, k.Client}]; p != nil {
 			rec.Gone, rec.Kind, rec.Clock, rec.Cause = false, p.client.kind, p.clock, p.cause
-			rec.Batch, rec.Moving, rec.Redo = p.batch, p.moving, int(p.client.redo.Load())
+			rec.Batch, rec.Moving, rec.Redo = p.batch, p.moving, p.redo
 			rec.Instances = p.instances()
 		}
 	}
@@ -181,21 +181,22 @@ func (r *Registry) publishedLocked(sh *shard, s *service, l *life, rec *Record, 
 	if c == nil {
 		c = &Client{registry: r, life: l, id: rec.Client, kind: rec.Kind}
 		l.clients[c.id] = c
-		c.Redo(rec.Redo)
-	} else if s := l.is(); int64(rec.Redo) > c.redo.Load() && (s == Living || s == Orphaned) {
-		// Of an HTTP client the newest registration may say more. When the
-		// lease of the quick is over, it is decided who was slow.
-		c.Redo(rec.Redo)
 	}
 	p := s.publications[c]
 	if p == nil {
-		p = &publication{client: c}
+		p = &publication{client: c, redo: rec.Redo}
 		r.publishLocked(sh, s, p)
 		l.gained(c, s.key)
 		s.touched = now
 	}
 	// Whether what is moving is shown depends on the clock, too.
 	all := p.moving != rec.Moving || rec.Moving && p.clock != rec.Clock
+	if p.redo != rec.Redo {
+		p.redo, all = rec.Redo, true
+		if s.dropLocked(p) {
+			s.leftOverrides(p, now)
+		}
+	}
 	p.wrote(rec.Batch, rec.Moving, rec.Clock, rec.Cause)
 
 	old := p.claims

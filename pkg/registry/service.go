@@ -42,6 +42,7 @@ type publication struct {
 	batch   bool
 	moving  bool // see Client.Move
 	dropped bool // counted in service.dropped
+	redo    int  // seconds until its client has registered again; 0: the usual time
 }
 
 // wrote notes that its owner changed it.
@@ -71,7 +72,7 @@ func (c *claim) stands() bool { return !c.pub.moving && c.pub.client.life.is() =
 // over reports whether the lease of the publication's life is over for it.
 func (p *publication) over() bool {
 	s := p.client.life.is()
-	return s == Dropped || s == Waning && p.client.redo.Load() == 0
+	return s == Dropped || s == Waning && p.redo == 0
 }
 
 // suppressed reports whether the claim is not shown whatever its clock: its
@@ -83,7 +84,7 @@ func (c *claim) suppressed() bool {
 	}
 	of := c.pub.client
 	back := &of.life.unwaned
-	if of.redo.Load() > 0 {
+	if c.pub.redo > 0 {
 		back = &of.life.undropped // slow clients had no end before
 	}
 	return c.pub.moving && c.pub.clock < back.load()
@@ -388,7 +389,7 @@ func (c *claim) shown() *Shown {
 	}
 	of := c.pub.client
 	return &Shown{Instance: c.instance, Since: c.since, Client: of.id, Life: of.life.Life, State: of.life.is(), Moving: c.pub.moving,
-		Slow: of.redo.Load() > 0}
+		Slow: c.pub.redo > 0}
 }
 
 // stands is claim.stands for what is shown.
@@ -397,5 +398,5 @@ func (e *Shown) stands() bool { return e.State == Living && !e.Moving }
 // standsAs reports whether the very same stands behind two lines of a view
 // that look the same.
 func (e *Shown) standsAs(o *Shown) bool {
-	return e.Since == o.Since && e.State == o.State && e.Moving == o.Moving && e.Client == o.Client && e.Life == o.Life
+	return e.Since == o.Since && e.State == o.State && e.Moving == o.Moving && e.Client == o.Client && e.Life == o.Life && e.Slow == o.Slow
 }
