@@ -380,12 +380,16 @@ const redoMargin = 5 * time.Second
 
 // slow tells the registry how long it may be until another node hears of what
 // the client has registered for a service, should this one go: the next beat
-// comes when its answer said, by the metadata that readers see. Who beats every
-// 5 s is heard of within every lease; who beats less often is known to be slow
-// (design §6, cases C11).
+// comes when its answer said, by the metadata that readers see; one that does
+// not say how often it beats, and may be silent for longer than usual, may use
+// all of that. Who beats every 5 s is heard of within every lease; who beats less
+// often is known to be slow (design §6, cases C11).
 func (b *Beats) slow(c *client, key registry.ServiceKey, l *lease, md registry.Metadata) {
-	redo := 0
-	if every := nacos.MetadataMillis(md, nacos.KeyBeatInterval, b.opts.Usual()); every > nacos.DefaultBeatInterval {
+	redo, told := 0, b.opts.Usual()
+	if silence := nacos.MetadataMillis(md, nacos.KeyBeatTimeout, 0); silence > nacos.DefaultBeatTimeout {
+		told = max(told, silence)
+	}
+	if every := nacos.MetadataMillis(md, nacos.KeyBeatInterval, told); every > nacos.DefaultBeatInterval {
 		redo = int(min(every, math.MaxInt32)/1000 + int64(redoMargin/time.Second))
 	}
 	if redo != l.redo {

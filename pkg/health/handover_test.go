@@ -429,6 +429,10 @@ func TestSeldomBeatsAreSlow(t *testing.T) {
 		redo(k, 0) // it beats for each by itself
 		register(other, instance(80))
 		redo(other, 0)
+		register(other, instance(80, "preserved.heart.beat.timeout", "40000", "preserved.ip.delete.timeout", "50000"))
+		redo(other, 45)
+		register(other, instance(80, "preserved.heart.beat.timeout", "15000"))
+		redo(other, 0)
 		register(other, seldom)
 		p.carry()
 		p.b.registry.SetLife(p.a.life, registry.Waning, 0)
