@@ -89,17 +89,6 @@ func (s *Server) told(c *call, what, name string) {
 	s.opts.Logger.Info(what, zap.String("username", name), zap.String("peer", c.r.RemoteAddr))
 }
 
-// changesAccounts puts before a handler that no page of another site may make
-// somebody's browser change who can log in.
-func (s *Server) changesAccounts(handle func(*call) error) func(*call) error {
-	return func(c *call) error {
-		if s.crossOrigin.Check(c.r) != nil {
-			return c.refuse(http.StatusForbidden, "a browser sent this from another site")
-		}
-		return handle(c)
-	}
-}
-
 // createUser serves POST users and user.
 func (s *Server) createUser(c *call) error {
 	name, err := c.userName()

@@ -390,7 +390,10 @@ var (
 	errNativeTimeout = &apiError{status: http.StatusGatewayTimeout, shape: native, text: api.CodeTimeout + ": another node did not answer in time",
 		hint: "starling members tells which nodes are there"}
 
-	errNoMatch = &apiError{status: http.StatusNotFound, text: "no matched ip found!", code: codeNotFound}
+	// errOtherSite: a page that an operator looks at must not write to a server
+	// that only the operator reaches.
+	errOtherSite = &apiError{status: http.StatusForbidden, text: "a browser sent this from another site", code: codeDenied}
+	errNoMatch   = &apiError{status: http.StatusNotFound, text: "no matched ip found!", code: codeNotFound}
 	// errNotRegistered asks a client to register; it is no failure (http-api §8.1).
 	errNotRegistered = &apiError{status: http.StatusOK, code: codeInstanceUnknown}
 	errNoGroup       = errName("groupName can't be empty")

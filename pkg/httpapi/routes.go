@@ -114,10 +114,10 @@ func (s *Server) routes() []route {
 		{"POST", "/v1/auth/users/login", s.login, 0},
 		{"GET", "/v1/auth/users", s.users, 0},
 		{"GET", "/v1/auth/users/search", s.userNames, 0},
-		{"POST", "/v1/auth/users", s.changesAccounts(s.createUser), 0},
-		{"POST", "/v1/auth/users/admin", s.changesAccounts(s.createAdmin), 0},
-		{"PUT", "/v1/auth/users", s.changesAccounts(s.updateUser), 0},
-		{"DELETE", "/v1/auth/users", s.changesAccounts(s.removeUser), 0},
+		{"POST", "/v1/auth/users", s.createUser, 0},
+		{"POST", "/v1/auth/users/admin", s.createAdmin, 0},
+		{"PUT", "/v1/auth/users", s.updateUser, 0},
+		{"DELETE", "/v1/auth/users", s.removeUser, 0},
 		{"", "/v1/auth/roles", s.noRoles, always},
 		{"", "/v1/auth/roles/search", s.noRoles, always},
 		{"", "/v1/auth/permissions", s.noRoles, always},
@@ -263,10 +263,10 @@ func (s *Server) routes() []route {
 		{"POST", "/v3/auth/user/login", s.login, 0},
 		{"GET", "/v3/auth/user/list", s.users, 0},
 		{"GET", "/v3/auth/user/search", s.userNames, 0},
-		{"POST", "/v3/auth/user", s.changesAccounts(s.createUser), 0},
-		{"POST", "/v3/auth/user/admin", s.changesAccounts(s.createAdmin), 0},
-		{"PUT", "/v3/auth/user", s.changesAccounts(s.updateUser), 0},
-		{"DELETE", "/v3/auth/user", s.changesAccounts(s.removeUser), 0},
+		{"POST", "/v3/auth/user", s.createUser, 0},
+		{"POST", "/v3/auth/user/admin", s.createAdmin, 0},
+		{"PUT", "/v3/auth/user", s.updateUser, 0},
+		{"DELETE", "/v3/auth/user", s.removeUser, 0},
 		{"", "/v3/auth/role", s.noRoles, always},
 		{"", "/v3/auth/role/list", s.noRoles, always},
 		{"", "/v3/auth/role/search", s.noRoles, always},
@@ -339,6 +339,9 @@ func (s *Server) api(v version, rt route) handler {
 			if err := s.gate(r); err != nil {
 				return err
 			}
+		}
+		if s.crossOrigin.Check(r) != nil { // SDKs say nothing that it looks at
+			return errOtherSite
 		}
 		p, err := readParams(w, r, int64(s.opts.MaxRequestBytes))
 		if err != nil {

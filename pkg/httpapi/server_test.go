@@ -684,3 +684,24 @@ func TestContextPath(t *testing.T) {
 		}
 	}
 }
+
+// A page that an operator looks at must not write to a server that only the
+// operator reaches: what browsers send for other sites is refused everywhere.
+func TestOtherSites(t *testing.T) {
+	f := newFixture(t)
+	for _, rt := range f.routes() {
+		if rt.method == "" || rt.method == http.MethodGet {
+			continue
+		}
+		path := "/nacos" + strings.Replace(rt.path, "{key}", "a", 1)
+		for _, header := range []string{"Sec-Fetch-Site: cross-site", "Origin: http://elsewhere.example"} {
+			if w := f.do(rt.method, path+"?serviceName=a&ip=10.0.0.1&port=80", "", header); w.Code != 403 || !strings.Contains(w.Body.String(), "another site") {
+				t.Errorf("%s %s with %s: %d %s", rt.method, path, header, w.Code, w.Body)
+			}
+		}
+	}
+	f.play(t, []step{
+		{"GET instance/list?serviceName=a", "", "Sec-Fetch-Site: cross-site", 200, js, list("DEFAULT_GROUP", "a", "")},
+		{"POST instance?serviceName=a&ip=10.0.0.1&port=80", "", "Sec-Fetch-Site: same-origin", 200, text, "ok"},
+	})
+}
