@@ -93,6 +93,35 @@ func (s *Server) forward(ctx context.Context, node string, req *starlingv1.Forwa
 	return s.opts.Router.Forward(ctx, node, req)
 }
 
+// soonLimit bounds what a write waits for replication, which takes milliseconds
+// unless a machine is very busy.
+const soonLimit = time.Second
+
+// soon reports whether something is there, or comes while replication may take.
+// Clients go from node to node: what one has just registered over another node
+// must not be unknown to the next thing that it says.
+func (s *Server) soon(ctx context.Context, there func() bool) bool {
+	if s.opts.Router == nil || there() {
+		return there()
+	}
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	late := time.NewTimer(soonLimit)
+	defer late.Stop()
+	for {
+		select {
+		case <-look.C:
+			if there() {
+				return true
+			}
+		case <-late.C:
+			return there()
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // encode writes parameters as a query that readParams reads as the same.
 func (p params) encode() string {
 	v := make(url.Values, len(p))

@@ -245,3 +245,30 @@ func TestAwakeBeforeReady(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
+
+// What a client has registered over another node may not be here yet when the
+// next thing that it says is: that waits for it, and not for ever.
+func TestWritesWaitForReplication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, _, _ := newLinked(t)
+		for _, call := range []string{"PUT instance?serviceName=a&ip=10.0.0.1&port=80", "PATCH instance?serviceName=b&ip=10.0.0.1&port=80&weight=2", "PUT service?serviceName=c&protectThreshold=0.5"} {
+			method, target, _ := strings.Cut(call, " ")
+			began := time.Now()
+			if w := here.do(method, ns+target, ""); w.Code < 400 || time.Since(began) != soonLimit {
+				t.Errorf("%s of what is not there: %d after %v", call, w.Code, time.Since(began))
+			}
+			time.AfterFunc(300*time.Millisecond, func() {
+				_, name, _ := strings.Cut(target, "=")
+				key := registry.ServiceKey{Namespace: "public", Group: "DEFAULT_GROUP", Name: name[:1]}
+				inst := &registry.Instance{InstanceKey: registry.InstanceKey{IP: "10.0.0.1", Port: 80, Cluster: "DEFAULT"}, Weight: 1, Healthy: true, Enabled: true}
+				if err := here.registry.Open("other", registry.Connection).Register(key, []*registry.Instance{inst}, false); err != nil {
+					t.Error(err)
+				}
+			})
+			began = time.Now()
+			if w := here.do(method, ns+target, ""); w.Code != 200 || time.Since(began) < 300*time.Millisecond || time.Since(began) > 320*time.Millisecond {
+				t.Errorf("%s of what comes: %d %s after %v", call, w.Code, w.Body, time.Since(began))
+			}
+		}
+	})
+}

@@ -146,7 +146,7 @@ func (s *Server) update(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !s.opts.Registry.Exists(key) {
+	if !s.soon(c.r.Context(), func() bool { return s.opts.Registry.Exists(key) }) {
 		return errNoService(key, ephemeral)
 	}
 	return s.edit(c, key, inst.InstanceKey, registry.Override{Enabled: &inst.Enabled, Weight: &inst.Weight, Metadata: inst.Metadata}, false)
@@ -164,6 +164,7 @@ func (s *Server) patch(c *call) error {
 	if err != nil {
 		return err
 	}
+	s.soon(c.r.Context(), func() bool { _, err := s.find(key, at); return err == nil })
 	if _, err := s.find(key, at); err != nil {
 		return err
 	}

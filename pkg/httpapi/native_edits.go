@@ -93,7 +93,7 @@ func (s *Server) editInstance(r *http.Request) (any, error) {
 		return nil, errNative(fmt.Sprintf("weight is not between 0 and %d: %v", maxWeight, *w), "0 takes no traffic")
 	}
 	sticky := in.Sticky != nil && *in.Sticky
-	e, err := s.target(&in.InstanceRef, sticky, "an edit that is sticky (--sticky) may be made before it is there; starling instances shows what is")
+	e, err := s.target(r, &in.InstanceRef, sticky, "an edit that is sticky (--sticky) may be made before it is there; starling instances shows what is")
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (s *Server) evictInstance(r *http.Request) (any, error) {
 	if in.Absent && in.UntilGone {
 		return nil, errNative("absent and untilGone exclude each other", "what is not there is gone")
 	}
-	e, err := s.target(&in.InstanceRef, in.Absent, "with absent (--absent) it is kept away when it comes; starling instances shows what is there")
+	e, err := s.target(r, &in.InstanceRef, in.Absent, "with absent (--absent) it is kept away when it comes; starling instances shows what is there")
 	if err != nil {
 		return nil, err
 	}
@@ -248,12 +248,18 @@ func names(ref *api.InstanceRef, k registry.InstanceKey) bool {
 // target finds the instance that a request names among those that are there,
 // or else have an edit; if absent, it is one that may come. hint is for one that
 // is none of these.
-func (s *Server) target(ref *api.InstanceRef, absent bool, hint string) (*edited, error) {
+func (s *Server) target(r *http.Request, ref *api.InstanceRef, absent bool, hint string) (*edited, error) {
 	key, err := named(ref)
 	if err != nil {
 		return nil, err
 	}
-	snap, edits := s.opts.Registry.Snapshot(key), s.editsOf(key)
+	edits := s.editsOf(key)
+	if !absent && len(edits) == 0 {
+		s.soon(r.Context(), func() bool {
+			return slices.ContainsFunc(standing(s.opts.Registry.Snapshot(key)), func(h seen) bool { return names(ref, h.InstanceKey) })
+		})
+	}
+	snap := s.opts.Registry.Snapshot(key)
 	var clusters []string
 	known := func(k registry.InstanceKey) {
 		if names(ref, k) && !slices.Contains(clusters, k.Cluster) {

@@ -106,10 +106,10 @@ func (s *Server) updateService(c *call) error {
 	if err != nil {
 		return err
 	}
-	m.Persistent = s.opts.Registry.Kind(key) == registry.PersistentService
-	if !s.opts.Registry.Exists(key) {
+	if !s.soon(c.r.Context(), func() bool { return s.opts.Registry.Exists(key) }) {
 		return errServiceUnknown(key)
 	}
+	m.Persistent = s.opts.Registry.Kind(key) == registry.PersistentService
 	refused, err := s.durably(c, func(ctx context.Context, d Durable) error { return d.UpdateService(ctx, key, m) })
 	switch {
 	case refused == NotFound:
