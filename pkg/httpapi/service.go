@@ -228,7 +228,8 @@ func (s *Server) serviceViews(c *call) error {
 		return err
 	}
 	page, total := s.servicesLike(c, namespace, number, size, skipEmpty, nil)
-	head := fmt.Sprintf(`{"totalCount":%d,"pageNumber":%d,"pagesAvailable":%d,"pageItems":[`, total, number, (total+size-1)/size)
+	of := nacos.NewListPage(total, number, size)
+	head := fmt.Sprintf(`{"totalCount":%d,"pageNumber":%d,"pagesAvailable":%d,"pageItems":[`, of.Total, of.Number, of.Available)
 	return stream(c, head, page, func(k registry.ServiceKey) ([]byte, error) {
 		snap := s.opts.Registry.Snapshot(k)
 		if !withHosts {
