@@ -134,11 +134,11 @@ power: ## cut the power of nodes behind acknowledged writes (root, loop devices)
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.
 failover: build ## break clusters under official SDKs, four ways, under four minutes
-	@cd test/failover; go test -count=1 ./...; \
+	@cd deploy/chaos; go test -count=1 ./...; \
 	go run . -bin $(abspath $(BIN)) -scenarios short -providers 40 -report $(abspath bin/failover.json) 2>&1 | tee $(abspath bin/failover.log)
 
 failover-full: build ## the same in all ways, with 100 providers: half an hour
-	@cd test/failover; go test -count=1 ./...; \
+	@cd deploy/chaos; go test -count=1 ./...; \
 	go run . -bin $(abspath $(BIN)) -scenarios all -report $(abspath bin/failover.json)
 
 # The long form, with 10,000 clients and the times of Nacos, is a part of

@@ -22,7 +22,7 @@ type sdk struct {
 // excuse says what the report shows for a scenario that is not run, and why not.
 func (s *sdk) excuse(sc scenario) (cell, reason string) {
 	if sc.name == beatsOnThreeNodes && s.Polls == 0 {
-		return notOffered, "the SDK sends no beats: its connection keeps its instances. What becomes of those when nodes die is tested in test/failover"
+		return notOffered, "the SDK sends no beats: its connection keeps its instances. What becomes of those when nodes die is tested in deploy/chaos"
 	}
 	if reason := s.lacks[sc.needs]; reason != "" {
 		return notOffered, reason

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
 // A scenario disturbs a cluster in one way.
@@ -25,7 +27,7 @@ type scenario struct {
 	// undialable: no provider's address leads anywhere.
 	undialable bool
 	// play does it, and says what is allowed. It returns when enough was seen.
-	play func(context.Context, *stage) (*expectation, error)
+	play func(context.Context, *stage) (*verdict.Expectation, error)
 }
 
 // How long is watched after the last disturbance. A lease may end wrongly only
@@ -40,7 +42,7 @@ var scenarios = []scenario{
 	{
 		name: "kill-9", says: "a node is killed, and some of the providers on it die with it",
 		short: true, doomed: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			s.act("kill -9 of b and of the doomed providers")
 			s.cluster.node("b").kill()
 			s.killDoomed()
@@ -50,7 +52,7 @@ var scenarios = []scenario{
 	{
 		name: "pause-30", says: "a node stands still for 30 s, some of the providers on it die meanwhile",
 		doomed: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// When a Python client has closed its connection to a node that stood
 			// still is not known, so its 35 s begin when that goes on.
 			return gone(25_000, 66_000), pause(ctx, s, 30*time.Second, pastLeases)
@@ -60,7 +62,7 @@ var scenarios = []scenario{
 	{
 		name: "rolling-restart", says: "each node is stopped with SIGTERM and started again, one after the other",
 		short: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			for _, n := range s.cluster.nodes {
 				s.act("SIGTERM to %s", n.name)
 				if err := n.stop(ctx); err != nil {
@@ -71,12 +73,12 @@ var scenarios = []scenario{
 					return nil, err
 				}
 			}
-			return &expectation{}, s.watch(ctx, pastRedo)
+			return &verdict.Expectation{}, s.watch(ctx, pastRedo)
 		},
 	},
 	{
 		name: "restart-all", says: "all nodes are killed at once and started again",
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// A node writes its snapshot every 10 s.
 			if err := s.watch(ctx, 12*time.Second); err != nil {
 				return nil, err
@@ -120,38 +122,38 @@ var scenarios = []scenario{
 					return nil, err
 				}
 			}
-			return &expectation{}, s.watch(ctx, pastLeases)
+			return &verdict.Expectation{}, s.watch(ctx, pastLeases)
 		},
 	},
 	{
 		name: "restart-fast", says: "a node is killed and starts again within a second",
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			b := s.cluster.node("b")
 			s.act("kill -9 of b, which is started again")
 			b.kill()
 			if err := s.restart(ctx, b); err != nil {
 				return nil, err
 			}
-			return &expectation{}, s.watch(ctx, pastLeases)
+			return &verdict.Expectation{}, s.watch(ctx, pastLeases)
 		},
 	},
 	{
 		name: "kill-two", says: "two nodes are killed at once, the third serves everything",
 		three: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			s.act("kill -9 of a and b")
 			if err := s.cluster.node("a").signal(syscall.SIGKILL); err != nil {
 				return nil, err
 			}
 			s.cluster.node("b").kill()
 			s.cluster.node("a").kill()
-			return &expectation{}, s.watch(ctx, pastLeases)
+			return &verdict.Expectation{}, s.watch(ctx, pastLeases)
 		},
 	},
 	{
 		name: "cut-10", says: "a node is cut off from the other two for 10 s, clients are not; on both sides a provider comes and one goes",
 		short: true, cuts: true, three: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			if err := cut(s); err != nil {
 				return nil, err
 			}
@@ -178,33 +180,33 @@ var scenarios = []scenario{
 			if err != nil {
 				return nil, err
 			}
-			e := &expectation{goneWithin: func(*provider) ms { return healed + 2_000 }}
-			e.equalFrom, e.equalWithin = healed, 2_000
+			e := &verdict.Expectation{GoneWithin: func(*verdict.Provider) verdict.Millis { return healed + 2_000 }}
+			e.EqualFrom, e.EqualWithin = healed, 2_000
 			return e, s.watch(ctx, 12*time.Second)
 		},
 	},
 	{
 		name: "cut-60", says: "a node is cut off from the other two for 60 s, clients are not; some of the providers on it die meanwhile",
 		cuts: true, three: true, stable: true, doomed: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// No client loses its node, so nobody is deaf.
-			return longCut(ctx, s, &expectation{goneWithin: gone(25_000, 40_000).goneWithin})
+			return longCut(ctx, s, &verdict.Expectation{GoneWithin: gone(25_000, 40_000).GoneWithin})
 		},
 	},
 	{
 		name: "cut-60-undialable", says: "the same with providers that no node can dial: the majority keeps its own",
 		cuts: true, three: true, stable: true, undialable: true,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// The two nodes that are a majority drop what is on the other when its
 			// lease of 22 s is over, 35 s because of the Python clients on it, after
 			// about 2.5 s of detection. The other one drops nothing: it misses more
 			// than it has, so it preserves what it knows.
-			e := &expectation{}
-			e.absences = []absence{{
-				why:       "it was on the other side of the cut, out of reach for longer than its lease",
-				providers: func(p *provider) bool { return p.Node == "b" },
-				observers: func(o *observer) bool { return o.Node != "b" },
-				from:      20_000, to: 62_000 + slack, mustBy: 55_000,
+			e := &verdict.Expectation{}
+			e.Absences = []verdict.Absence{{
+				Why:       "it was on the other side of the cut, out of reach for longer than its lease",
+				Providers: func(p *verdict.Provider) bool { return p.Node == "b" },
+				Observers: func(o *verdict.Observer) bool { return o.Node != "b" },
+				From:      20_000, To: 62_000 + slack, MustBy: 55_000,
 			}}
 			return longCut(ctx, s, e)
 		},
@@ -214,24 +216,24 @@ var scenarios = []scenario{
 // patient is how long those subscribers of the Python SDK may see the dead that
 // were on the node that broke: it takes up to 8 s to notice and subscribes again
 // up to 30 s later.
-const patient ms = 45_000
+const patient verdict.Millis = 45_000
 
 // slack is what doing takes beside the times that are meant: a cut is several
 // commands.
-const slack ms = 1_000
+const slack verdict.Millis = 1_000
 
 // gone is the expectation that dead providers are gone in time; those of the
 // Python SDK have longer, because it takes up to 30 s to register again.
-func gone(limit, python ms) *expectation {
-	return &expectation{
-		goneWithin: func(p *provider) ms {
+func gone(limit, python verdict.Millis) *verdict.Expectation {
+	return &verdict.Expectation{
+		GoneWithin: func(p *verdict.Provider) verdict.Millis {
 			if p.SDK == "python" {
 				return python
 			}
 			return limit
 		},
-		deaf:    func(o *observer) bool { return o.SDK == "python" && o.Node == "b" },
-		deafFor: patient,
+		Deaf:    func(o *verdict.Observer) bool { return o.SDK == "python" && o.Node == "b" },
+		DeafFor: patient,
 	}
 }
 
@@ -239,8 +241,8 @@ func pauseOf(seconds int, short bool) scenario {
 	return scenario{
 		name: fmt.Sprintf("pause-%d", seconds), says: fmt.Sprintf("a node stands still for %d s", seconds),
 		short: short,
-		play: func(ctx context.Context, s *stage) (*expectation, error) {
-			return &expectation{}, pause(ctx, s, time.Duration(seconds)*time.Second, pastRedo)
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
+			return &verdict.Expectation{}, pause(ctx, s, time.Duration(seconds)*time.Second, pastRedo)
 		},
 	}
 }
@@ -281,7 +283,7 @@ func cut(s *stage) error {
 	return nil
 }
 
-func heal(s *stage) (ms, error) {
+func heal(s *stage) (verdict.Millis, error) {
 	for _, other := range []string{"a", "c"} {
 		if err := s.network.heal("b", other); err != nil {
 			return 0, err
@@ -291,7 +293,7 @@ func heal(s *stage) (ms, error) {
 	return s.rec.since(), nil
 }
 
-func longCut(ctx context.Context, s *stage, e *expectation) (*expectation, error) {
+func longCut(ctx context.Context, s *stage, e *verdict.Expectation) (*verdict.Expectation, error) {
 	if err := cut(s); err != nil {
 		return nil, err
 	}
@@ -309,7 +311,7 @@ func longCut(ctx context.Context, s *stage, e *expectation) (*expectation, error
 	if err != nil {
 		return nil, err
 	}
-	e.equalFrom, e.equalWithin = healed, 2_000
+	e.EqualFrom, e.EqualWithin = healed, 2_000
 	return e, s.watch(ctx, 15*time.Second)
 }
 

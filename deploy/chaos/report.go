@@ -12,6 +12,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
 const (
@@ -30,17 +32,17 @@ type report struct {
 
 // A result is of one scenario.
 type result struct {
-	Name        string   `json:"name"`
-	Says        string   `json:"says"`
-	Result      string   `json:"result"`
-	Why         string   `json:"why,omitempty"` // it was skipped, or could not be judged
-	Seconds     float64  `json:"seconds"`
-	Providers   int      `json:"providers"`
-	Subscribers int      `json:"subscribers"`
-	Verify      string   `json:"verify,omitempty"`
-	Verdict     *verdict `json:"verdict"`
-	Notes       []string `json:"notes,omitempty"`
-	Marks       []mark   `json:"marks,omitempty"`
+	Name        string           `json:"name"`
+	Says        string           `json:"says"`
+	Result      string           `json:"result"`
+	Why         string           `json:"why,omitempty"` // it was skipped, or could not be judged
+	Seconds     float64          `json:"seconds"`
+	Providers   int              `json:"providers"`
+	Subscribers int              `json:"subscribers"`
+	Verify      string           `json:"verify,omitempty"`
+	Verdict     *verdict.Verdict `json:"verdict"`
+	Notes       []string         `json:"notes,omitempty"`
+	Marks       []verdict.Mark   `json:"marks,omitempty"`
 }
 
 func (r *report) passed() bool {
@@ -64,7 +66,7 @@ func (r *result) print(w io.Writer) {
 		fmt.Fprintf(w, "   %s: %s\n", r.Result, r.Why)
 		return
 	}
-	byProvider := map[string][]gap{}
+	byProvider := map[string][]verdict.Gap{}
 	for _, g := range r.Verdict.Gaps {
 		byProvider[g.Provider] = append(byProvider[g.Provider], g)
 	}
@@ -75,7 +77,7 @@ func (r *result) print(w io.Writer) {
 			break
 		}
 		gaps := byProvider[name]
-		slices.SortFunc(gaps, func(a, b gap) int { return cmp.Compare(a.FromMs, b.FromMs) })
+		slices.SortFunc(gaps, func(a, b verdict.Gap) int { return cmp.Compare(a.FromMs, b.FromMs) })
 		observers := map[string]bool{}
 		last := gaps[0]
 		for _, g := range gaps {
@@ -89,10 +91,10 @@ func (r *result) print(w io.Writer) {
 			until = "to the end"
 		}
 		fmt.Fprintf(w, "   missing: %s (on %s) from %v %s, by %s\n", name, gaps[0].On, gaps[0].FromMs, until,
-			some(slices.Sorted(maps.Keys(observers))))
+			verdict.Some(slices.Sorted(maps.Keys(observers))))
 	}
 	for _, d := range r.Verdict.Gone {
-		if !d.late() {
+		if !d.Late() {
 			continue
 		}
 		how := fmt.Sprintf("seen for %v", d.AfterMs)
@@ -113,7 +115,7 @@ func (r *result) print(w io.Writer) {
 // gone is how long the slowest dead provider was seen: of all SDKs but
 // Python's, and of that.
 func (r *result) gone() string {
-	var usual, python ms
+	var usual, python verdict.Millis
 	some := map[bool]int{}
 	for _, d := range r.Verdict.Gone {
 		slot := &usual
@@ -136,7 +138,7 @@ func (r *result) missing() string {
 	if r.Why != "" {
 		return "-"
 	}
-	who, seconds := map[string]bool{}, ms(0)
+	who, seconds := map[string]bool{}, verdict.Millis(0)
 	for _, g := range r.Verdict.Gaps {
 		who[g.Provider] = true
 		seconds = max(seconds, g.ToMs-g.FromMs)

@@ -1,4 +1,4 @@
-package main
+package verdict
 
 import (
 	"slices"
@@ -8,21 +8,21 @@ import (
 )
 
 // Three providers, two of them on node a, and two observers.
-func quiet() *timeline {
-	return &timeline{
-		Providers: []provider{
+func quiet() *Timeline {
+	return &Timeline{
+		Providers: []Provider{
 			{Name: "p1", SDK: "go", Node: "a", UpMs: -5000},
 			{Name: "p2", SDK: "java3", Node: "a", UpMs: -5000},
 			{Name: "p3", SDK: "python", Node: "b", UpMs: -5000},
 		},
-		Observers: []observer{{Name: "s1", SDK: "go", Node: "a"}, {Name: "s2", SDK: "java2", Node: "b"}},
+		Observers: []Observer{{Name: "s1", SDK: "go", Node: "a"}, {Name: "s2", SDK: "java2", Node: "b"}},
 		EndMs:     60_000,
 	}
 }
 
 // see adds views: the observer, and at each time what it saw, with spaces.
-func (t *timeline) see(observer string, at ms, seen string) *timeline {
-	v := view{Observer: observer, AtMs: at, Seen: strings.Fields(seen)}
+func (t *Timeline) see(observer string, at Millis, seen string) *Timeline {
+	v := View{Observer: observer, AtMs: at, Seen: strings.Fields(seen)}
 	if seen == "blind" {
 		v.Seen, v.Blind = nil, true
 	}
@@ -30,7 +30,7 @@ func (t *timeline) see(observer string, at ms, seen string) *timeline {
 	return t
 }
 
-func (t *timeline) died(name string, at ms) *timeline {
+func (t *Timeline) died(name string, at Millis) *Timeline {
 	for i := range t.Providers {
 		if t.Providers[i].Name == name {
 			t.Providers[i].DiedMs = &at
@@ -39,22 +39,22 @@ func (t *timeline) died(name string, at ms) *timeline {
 	return t
 }
 
-func within(limit ms) *expectation {
-	return &expectation{goneWithin: func(*provider) ms { return limit }}
+func within(limit Millis) *Expectation {
+	return &Expectation{GoneWithin: func(*Provider) Millis { return limit }}
 }
 
 func TestJudge(t *testing.T) {
-	onA := func(p *provider) bool { return p.Node == "a" }
-	cutOff := func(mustBy ms) *expectation {
-		return &expectation{absences: []absence{{
-			why: "cut off", providers: onA, observers: func(o *observer) bool { return o.Node == "b" },
-			from: 20_000, to: 42_000, mustBy: mustBy,
+	onA := func(p *Provider) bool { return p.Node == "a" }
+	cutOff := func(mustBy Millis) *Expectation {
+		return &Expectation{Absences: []Absence{{
+			Why: "cut off", Providers: onA, Observers: func(o *Observer) bool { return o.Node == "b" },
+			From: 20_000, To: 42_000, MustBy: mustBy,
 		}}}
 	}
 	tests := []struct {
 		name     string
-		timeline *timeline
-		expect   *expectation
+		timeline *Timeline
+		expect   *Expectation
 		gaps     []string // provider@observer from-to
 		excused  []string
 		late     []string
@@ -134,8 +134,8 @@ func TestJudge(t *testing.T) {
 			name: "an observer that cannot be told has longer, but not for ever",
 			timeline: quiet().died("p1", 0).died("p2", 0).see("s1", -100, "p1 p2 p3").see("s1", 11_000, "p3").
 				see("s2", -100, "p1 p2 p3").see("s2", 40_000, "p1 p3").see("s2", 45_001, "p3"),
-			expect: &expectation{goneWithin: func(*provider) ms { return 12_000 },
-				deaf: func(o *observer) bool { return o.Node == "b" }, deafFor: 45_000},
+			expect: &Expectation{GoneWithin: func(*Provider) Millis { return 12_000 },
+				Deaf: func(o *Observer) bool { return o.Node == "b" }, DeafFor: 45_000},
 			late: []string{"p1 45001 s2"},
 		},
 		{
@@ -161,10 +161,10 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			name: "one that registers meanwhile is due once it was seen, and at the end",
-			timeline: func() *timeline {
+			timeline: func() *Timeline {
 				t := quiet().see("s1", -100, "p1 p2 p3").see("s1", 6_000, "p1 p2 p3 p4").see("s1", 7_000, "p1 p2 p3").see("s1", 8_000, "p1 p2 p3 p4").
 					see("s2", -100, "p1 p2 p3")
-				t.Providers = append(t.Providers, provider{Name: "p4", SDK: "go", Node: "a", UpMs: 5_000})
+				t.Providers = append(t.Providers, Provider{Name: "p4", SDK: "go", Node: "a", UpMs: 5_000})
 				return t
 			}(),
 			gaps:   []string{"p4@s1 7000-8000"},
@@ -205,13 +205,13 @@ func TestJudge(t *testing.T) {
 			name: "equal in time",
 			timeline: quiet().died("p1", 5_000).see("s1", -100, "p1 p2 p3").see("s1", 5_100, "p2 p3").
 				see("s2", -100, "p1 p2 p3").see("s2", 11_900, "p2 p3"),
-			expect: &expectation{goneWithin: func(*provider) ms { return 7_000 }, equalFrom: 10_000, equalWithin: 2_000},
+			expect: &Expectation{GoneWithin: func(*Provider) Millis { return 7_000 }, EqualFrom: 10_000, EqualWithin: 2_000},
 		},
 		{
 			name: "equal too late",
 			timeline: quiet().died("p1", 5_000).see("s1", -100, "p1 p2 p3").see("s1", 5_100, "p2 p3").
 				see("s2", -100, "p1 p2 p3").see("s2", 12_100, "p2 p3"),
-			expect: &expectation{goneWithin: func(*provider) ms { return 9_000 }, equalFrom: 10_000, equalWithin: 2_000},
+			expect: &Expectation{GoneWithin: func(*Provider) Millis { return 9_000 }, EqualFrom: 10_000, EqualWithin: 2_000},
 			faults: []string{"views were equal only after 2.1 s, not 2.0 s: s2 lacked nothing and had p1"},
 		},
 		{
@@ -236,14 +236,14 @@ func TestJudge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			expect := test.expect
 			if expect == nil {
-				expect = &expectation{}
+				expect = &Expectation{}
 			}
-			v := judge(test.timeline, expect)
+			v := Judge(test.timeline, expect)
 			check(t, "gaps", gapNames(v.Gaps), test.gaps)
 			check(t, "excused gaps", gapNames(v.Excused), test.excused)
 			var late []string
 			for _, d := range v.Gone {
-				if d.late() {
+				if d.Late() {
 					s := d.Provider + " " + number(d.AfterMs) + " " + d.Observer
 					if d.Never {
 						s += " never"
@@ -264,16 +264,16 @@ func TestJudge(t *testing.T) {
 					}
 				}
 			}
-			if want := len(test.gaps)+len(test.late)+len(test.faults) == 0; v.passed() != want {
-				t.Errorf("passed is %v, want %v", v.passed(), want)
+			if want := len(test.gaps)+len(test.late)+len(test.faults) == 0; v.Passed() != want {
+				t.Errorf("passed is %v, want %v", v.Passed(), want)
 			}
 		})
 	}
 }
 
-func number(m ms) string { return strconv.FormatInt(int64(m), 10) }
+func number(m Millis) string { return strconv.FormatInt(int64(m), 10) }
 
-func gapNames(gaps []gap) []string {
+func gapNames(gaps []Gap) []string {
 	var names []string
 	for _, g := range gaps {
 		names = append(names, g.Provider+"@"+g.Observer+" "+number(g.FromMs)+"-"+number(g.ToMs))

@@ -1,4 +1,4 @@
-module github.com/starling-registry/starling/test/failover
+module github.com/starling-registry/starling/deploy/chaos
 
 go 1.26.0
 
@@ -6,5 +6,5 @@ require github.com/starling-registry/starling/test/compat v0.0.0
 
 replace (
 	github.com/starling-registry/starling => ../../
-	github.com/starling-registry/starling/test/compat => ../compat
+	github.com/starling-registry/starling/test/compat => ../../test/compat
 )

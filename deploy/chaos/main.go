@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
@@ -40,7 +41,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "../../bin/starling", "the server's binary")
-	flag.StringVar(&o.suite, "drivers", "../compat", "folder of the compatibility suite, which has the drivers of the SDKs")
+	flag.StringVar(&o.suite, "drivers", "../../test/compat", "folder of the compatibility suite, which has the drivers of the SDKs")
 	flag.StringVar(&o.scenarios, "scenarios", "short", "all, short, or names with commas")
 	flag.IntVar(&o.providers, "providers", 100, "providers, shared among the SDKs")
 	flag.IntVar(&o.subscribers, "subscribers", 10, "subscribers, likewise")
@@ -193,7 +194,7 @@ func buildSDKs(suite, names string) ([]*drivers.SDK, error) {
 // play runs one scenario from an empty cluster to the verdict.
 func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, dir string) (res *result) {
 	start := time.Now()
-	res = &result{Name: sc.name, Says: sc.says, Result: passed, Verdict: &verdict{}}
+	res = &result{Name: sc.name, Says: sc.says, Result: passed, Verdict: &verdict.Verdict{}}
 	defer func() { res.Seconds = time.Since(start).Seconds() }()
 	skip := func(why string) *result {
 		res.Result, res.Why = skipped, why
@@ -258,7 +259,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	if err != nil {
 		return fail(err)
 	}
-	res.Verdict = judge(t, expect)
+	res.Verdict = verdict.Judge(t, expect)
 	s.fence(ctx)
 	s.check(ctx)
 	if res.Verify, err = s.cluster.verify(ctx); err != nil {
@@ -266,7 +267,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	}
 	res.Verdict.Faults = append(res.Verdict.Faults, s.faults...)
 	res.Notes, res.Marks = s.notes, t.Marks
-	if !res.Verdict.passed() {
+	if !res.Verdict.Passed() {
 		res.Result = failed
 	}
 	if ctx.Err() != nil {

@@ -1,4 +1,4 @@
-package main
+package verdict
 
 import (
 	"fmt"
@@ -7,84 +7,84 @@ import (
 	"strings"
 )
 
-// An expectation is what a scenario demands beside that no live provider is
+// An Expectation is what a scenario demands beside that no live provider is
 // missing from any view: that always holds, except for absences.
-type expectation struct {
-	// goneWithin is how long after its death a provider may be seen by those who
+type Expectation struct {
+	// GoneWithin is how long after its death a provider may be seen by those who
 	// can be told.
-	goneWithin func(*provider) ms
-	// deaf observers may see it this long, because their SDK takes its time to
+	GoneWithin func(*Provider) Millis
+	// Deaf observers may see it this long, because their SDK takes its time to
 	// find a node that tells them. Nobody is if it is nil.
-	deaf    func(*observer) bool
-	deafFor ms
-	// absences are live providers that may be missing, or must.
-	absences []absence
-	// equalFrom and equalWithin: that long after equalFrom all views must be
-	// equal and right, and stay so. Not checked if equalWithin is 0.
-	equalFrom, equalWithin ms
+	Deaf    func(*Observer) bool
+	DeafFor Millis
+	// Absences are live providers that may be missing, or must.
+	Absences []Absence
+	// EqualFrom and EqualWithin: that long after EqualFrom all views must be
+	// equal and right, and stay so. Not checked if EqualWithin is 0.
+	EqualFrom, EqualWithin Millis
 }
 
-// An absence excuses gaps that lie between from and to.
-type absence struct {
-	why       string
-	providers func(*provider) bool
-	observers func(*observer) bool
-	from, to  ms
-	// mustBy: at this time the providers must be missing. Not checked if 0.
-	mustBy ms
+// An Absence excuses gaps that lie between from and to.
+type Absence struct {
+	Why       string
+	Providers func(*Provider) bool
+	Observers func(*Observer) bool
+	From, To  Millis
+	// MustBy: at this time the providers must be missing. Not checked if 0.
+	MustBy Millis
 }
 
-func (a *absence) covers(p *provider, o *observer) bool { return a.providers(p) && a.observers(o) }
+func (a *Absence) covers(p *Provider, o *Observer) bool { return a.Providers(p) && a.Observers(o) }
 
-// A gap is a live provider that an observer did not see.
-type gap struct {
+// A Gap is a live provider that an observer did not see.
+type Gap struct {
 	Provider string `json:"provider"`
 	SDK      string `json:"sdk"`
 	On       string `json:"on"` // node of the provider
 	Observer string `json:"observer"`
-	FromMs   ms     `json:"fromMs"`
-	ToMs     ms     `json:"toMs"`
+	FromMs   Millis `json:"fromMs"`
+	ToMs     Millis `json:"toMs"`
 	Open     bool   `json:"open,omitempty"` // it lasted to the end
 	Excused  string `json:"excused,omitempty"`
 }
 
-// A departure is how long a dead provider was still seen: by the slowest
+// A Departure is how long a dead provider was still seen: by the slowest
 // observer or, if any saw it too long, by the one that did so most.
-type departure struct {
+type Departure struct {
 	Provider string `json:"provider"`
 	SDK      string `json:"sdk"`
-	AfterMs  ms     `json:"afterMs"`
-	LimitMs  ms     `json:"limitMs"`
+	AfterMs  Millis `json:"afterMs"`
+	LimitMs  Millis `json:"limitMs"`
 	Observer string `json:"observer"`
 	Never    bool   `json:"never,omitempty"`
 	// Returned: an observer saw it go and come back.
 	Returned bool `json:"returned,omitempty"`
 }
 
-func (d *departure) late() bool { return d.Never || d.Returned || d.AfterMs > d.LimitMs }
+func (d *Departure) Late() bool { return d.Never || d.Returned || d.AfterMs > d.LimitMs }
 
-// A verdict is what the timeline shows.
-type verdict struct {
-	Gaps    []gap       `json:"gaps"`
-	Excused []gap       `json:"excusedGaps"`
-	Gone    []departure `json:"gone"`
-	// EqualAfterMs is when all views were right for good, after equalFrom.
-	EqualAfterMs *ms `json:"equalAfterMs,omitempty"`
+// A Verdict is what the timeline shows.
+type Verdict struct {
+	Gaps    []Gap       `json:"gaps"`
+	Excused []Gap       `json:"excusedGaps"`
+	Gone    []Departure `json:"gone"`
+	// EqualAfterMs is when all views were right for good, after EqualFrom.
+	EqualAfterMs *Millis `json:"equalAfterMs,omitempty"`
 	// Faults are all other reasons to fail.
 	Faults []string `json:"faults"`
 }
 
-func (v *verdict) passed() bool {
-	return len(v.Gaps) == 0 && len(v.Faults) == 0 && !slices.ContainsFunc(v.Gone, func(d departure) bool { return d.late() })
+func (v *Verdict) Passed() bool {
+	return len(v.Gaps) == 0 && len(v.Faults) == 0 && !slices.ContainsFunc(v.Gone, func(d Departure) bool { return d.Late() })
 }
 
-func (v *verdict) fault(format string, args ...any) {
+func (v *Verdict) fault(format string, args ...any) {
 	v.Faults = append(v.Faults, fmt.Sprintf(format, args...))
 }
 
-// judge compares what was seen with what was true.
-func judge(t *timeline, e *expectation) *verdict {
-	v := &verdict{}
+// Judge compares what was seen with what was true.
+func Judge(t *Timeline, e *Expectation) *Verdict {
+	v := &Verdict{}
 	known := map[string]bool{}
 	for _, p := range t.Providers {
 		known[p.Name] = true
@@ -118,7 +118,7 @@ func judge(t *timeline, e *expectation) *verdict {
 		}
 	}
 	v.end(t, spans)
-	if e.equalWithin > 0 {
+	if e.EqualWithin > 0 {
 		v.equal(t, e, spans)
 	}
 	return v
@@ -136,14 +136,14 @@ func twice(list []string) []string {
 // gaps finds when the observer did not see the provider although it lived. A
 // provider that registers during the scenario is due from when the observer saw
 // it first; that it is seen at all, the end shows.
-func (v *verdict) gaps(t *timeline, e *expectation, p *provider, o *observer, spans []span) {
+func (v *Verdict) gaps(t *Timeline, e *Expectation, p *Provider, o *Observer, spans []span) {
 	due := p.UpMs <= 0
 	until := t.EndMs
 	if p.DiedMs != nil {
 		until = min(until, *p.DiedMs)
 	}
-	var open *gap
-	finish := func(at ms) {
+	var open *Gap
+	finish := func(at Millis) {
 		if open == nil {
 			return
 		}
@@ -163,30 +163,30 @@ func (v *verdict) gaps(t *timeline, e *expectation, p *provider, o *observer, sp
 			due = true
 			finish(s.from)
 		case due && open == nil:
-			open = &gap{Provider: p.Name, SDK: p.SDK, On: p.Node, Observer: o.Name, FromMs: s.from}
+			open = &Gap{Provider: p.Name, SDK: p.SDK, On: p.Node, Observer: o.Name, FromMs: s.from}
 		}
 	}
 	if open != nil {
 		open.Open = until == t.EndMs
 		finish(until)
 	}
-	for i := range e.absences {
-		a := &e.absences[i]
-		if a.mustBy == 0 || !a.covers(p, o) || !p.liveAt(a.mustBy) {
+	for i := range e.Absences {
+		a := &e.Absences[i]
+		if a.MustBy == 0 || !a.covers(p, o) || !p.LiveAt(a.MustBy) {
 			continue
 		}
 		for _, s := range spans {
-			if s.from <= a.mustBy && a.mustBy < s.to && !s.blind && s.seen[p.Name] {
-				v.fault("%s still saw %s at %v: %s", o.Name, p.Name, a.mustBy, a.why)
+			if s.from <= a.MustBy && a.MustBy < s.to && !s.blind && s.seen[p.Name] {
+				v.fault("%s still saw %s at %v: %s", o.Name, p.Name, a.MustBy, a.Why)
 			}
 		}
 	}
 }
 
-func (v *verdict) addGap(e *expectation, p *provider, o *observer, g gap) {
-	for i := range e.absences {
-		if a := &e.absences[i]; a.covers(p, o) && a.from <= g.FromMs && g.ToMs <= a.to {
-			g.Excused = a.why
+func (v *Verdict) addGap(e *Expectation, p *Provider, o *Observer, g Gap) {
+	for i := range e.Absences {
+		if a := &e.Absences[i]; a.covers(p, o) && a.From <= g.FromMs && g.ToMs <= a.To {
+			g.Excused = a.Why
 			v.Excused = append(v.Excused, g)
 			return
 		}
@@ -195,20 +195,20 @@ func (v *verdict) addGap(e *expectation, p *provider, o *observer, g gap) {
 }
 
 // gone finds when the last observer stopped seeing a dead provider.
-func (v *verdict) gone(t *timeline, e *expectation, p *provider, spans map[string][]span) {
+func (v *Verdict) gone(t *Timeline, e *Expectation, p *Provider, spans map[string][]span) {
 	died := *p.DiedMs
-	worst := departure{Provider: p.Name, SDK: p.SDK}
-	if e.goneWithin != nil {
-		worst.LimitMs = e.goneWithin(p)
+	worst := Departure{Provider: p.Name, SDK: p.SDK}
+	if e.GoneWithin != nil {
+		worst.LimitMs = e.GoneWithin(p)
 	}
 	for i := range t.Observers {
 		o := &t.Observers[i]
-		d := departure{Provider: p.Name, SDK: p.SDK, Observer: o.Name, LimitMs: worst.LimitMs}
-		deaf := e.deaf != nil && e.deaf(o)
+		d := Departure{Provider: p.Name, SDK: p.SDK, Observer: o.Name, LimitMs: worst.LimitMs}
+		deaf := e.Deaf != nil && e.Deaf(o)
 		if deaf {
-			d.LimitMs = max(e.goneWithin(p), e.deafFor)
-		} else if e.goneWithin != nil {
-			d.LimitMs = e.goneWithin(p)
+			d.LimitMs = max(e.GoneWithin(p), e.DeafFor)
+		} else if e.GoneWithin != nil {
+			d.LimitMs = e.GoneWithin(p)
 		}
 		left := false
 		for i, s := range spans[o.Name] {
@@ -223,9 +223,9 @@ func (v *verdict) gone(t *timeline, e *expectation, p *provider, spans map[strin
 			}
 		}
 		switch {
-		case d.late() && (!worst.late() || d.AfterMs > worst.AfterMs):
+		case d.Late() && (!worst.Late() || d.AfterMs > worst.AfterMs):
 			worst = d
-		case !d.late() && !worst.late() && !deaf && d.AfterMs > worst.AfterMs:
+		case !d.Late() && !worst.Late() && !deaf && d.AfterMs > worst.AfterMs:
 			worst = d
 		}
 	}
@@ -233,7 +233,7 @@ func (v *verdict) gone(t *timeline, e *expectation, p *provider, spans map[strin
 }
 
 // end demands that at the end every observer sees exactly those that live.
-func (v *verdict) end(t *timeline, spans map[string][]span) {
+func (v *Verdict) end(t *Timeline, spans map[string][]span) {
 	for _, o := range t.Observers {
 		list := spans[o.Name]
 		if len(list) == 0 {
@@ -244,16 +244,16 @@ func (v *verdict) end(t *timeline, spans map[string][]span) {
 			continue // its node is down; that those that should run do, the scenario checks
 		}
 		if missing, extra := difference(t, &last, t.EndMs); len(missing)+len(extra) > 0 {
-			v.fault("at the end %s lacks %s and has %s", o.Name, some(missing), some(extra))
+			v.fault("at the end %s lacks %s and has %s", o.Name, Some(missing), Some(extra))
 		}
 	}
 }
 
 // difference compares what a span shows with who lives at a time.
-func difference(t *timeline, s *span, at ms) (missing, extra []string) {
+func difference(t *Timeline, s *span, at Millis) (missing, extra []string) {
 	live := map[string]bool{}
 	for i := range t.Providers {
-		if p := &t.Providers[i]; p.liveAt(at) {
+		if p := &t.Providers[i]; p.LiveAt(at) {
 			live[p.Name] = true
 			if !s.seen[p.Name] {
 				missing = append(missing, p.Name)
@@ -270,29 +270,29 @@ func difference(t *timeline, s *span, at ms) (missing, extra []string) {
 }
 
 // equal finds from when on all views were right. Nobody registers or dies after
-// equalFrom in the scenarios that ask for it.
-func (v *verdict) equal(t *timeline, e *expectation, spans map[string][]span) {
-	at, who := e.equalFrom, ""
+// EqualFrom in the scenarios that ask for it.
+func (v *Verdict) equal(t *Timeline, e *Expectation, spans map[string][]span) {
+	at, who := e.EqualFrom, ""
 	for _, o := range t.Observers {
 		for _, s := range spans[o.Name] {
-			if s.to <= e.equalFrom || s.blind {
+			if s.to <= e.EqualFrom || s.blind {
 				continue
 			}
 			if missing, extra := difference(t, &s, t.EndMs); len(missing)+len(extra) > 0 && s.to > at {
 				at = s.to
-				who = fmt.Sprintf("%s lacked %s and had %s", o.Name, some(missing), some(extra))
+				who = fmt.Sprintf("%s lacked %s and had %s", o.Name, Some(missing), Some(extra))
 			}
 		}
 	}
-	after := at - e.equalFrom
+	after := at - e.EqualFrom
 	v.EqualAfterMs = &after
-	if after > e.equalWithin {
-		v.fault("views were equal only after %v, not %v: %s", after, e.equalWithin, who)
+	if after > e.EqualWithin {
+		v.fault("views were equal only after %v, not %v: %s", after, e.EqualWithin, who)
 	}
 }
 
-// some keeps lists of a hundred readable.
-func some(names []string) string {
+// Some keeps lists of a hundred readable.
+func Some(names []string) string {
 	const most = 5
 	switch n := len(names); {
 	case n == 0:

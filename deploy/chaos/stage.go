@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
@@ -58,7 +59,7 @@ type stage struct {
 type cast struct {
 	sdk       *drivers.SDK
 	process   *drivers.Process
-	providers []*provider
+	providers []*verdict.Provider
 	clients   map[string]string // that registered a provider, by its name
 	connected int               // clients that are
 }
@@ -126,7 +127,7 @@ func (s *stage) setUp(ctx context.Context, p *plan) error {
 	ctxReaders, cancel := context.WithCancel(ctx)
 	s.stopReaders = cancel
 	for _, n := range s.cluster.nodes {
-		o := observer{Name: "http@" + n.name, SDK: "http", Node: n.name}
+		o := verdict.Observer{Name: "http@" + n.name, SDK: "http", Node: n.name}
 		s.rec.addObserver(o)
 		s.readers.Go(func() { s.read(ctxReaders, n, o.Name) })
 	}
@@ -198,7 +199,7 @@ func (s *stage) cast(ctx context.Context, p *plan) error {
 			if err != nil {
 				return err
 			}
-			o := observer{Name: fmt.Sprintf("%s-sub-%d@%s", sdk.Name, n+1, node), SDK: sdk.Name, Node: node}
+			o := verdict.Observer{Name: fmt.Sprintf("%s-sub-%d@%s", sdk.Name, n+1, node), SDK: sdk.Name, Node: node}
 			s.rec.addObserver(o)
 			if _, err := s.lasting[i].process.Call(drivers.Request{Op: "subscribe", Client: client, Service: service, Subscription: o.Name}); err != nil {
 				return err
@@ -219,7 +220,7 @@ func (s *stage) startCast(sdk *drivers.SDK, kind string) (*cast, error) {
 				addresses = append(addresses, net.JoinHostPort(h.IP, strconv.Itoa(h.Port)))
 			}
 		}
-		s.rec.saw(e.Subscription, ms(e.TimeMs), addresses, false)
+		s.rec.saw(e.Subscription, verdict.Millis(e.TimeMs), addresses, false)
 		return nil
 	})
 	if err != nil {
@@ -315,7 +316,7 @@ func (s *stage) enlist(ctx context.Context, c *cast, name, on string) error {
 	if err != nil {
 		return err
 	}
-	p := &provider{Name: name, SDK: c.sdk.Name, Node: node}
+	p := &verdict.Provider{Name: name, SDK: c.sdk.Name, Node: node}
 	if p.Address, err = s.address(p.Name); err != nil {
 		return err
 	}
@@ -393,7 +394,7 @@ func (s *stage) killDoomed() {
 }
 
 // deregister ends a lasting provider politely.
-func (s *stage) deregister(c *cast, p *provider) error {
+func (s *stage) deregister(c *cast, p *verdict.Provider) error {
 	s.rec.died(p)
 	s.hush(p.Name)
 	_, err := c.process.Call(drivers.Request{Op: "deregister", Client: c.clients[p.Name], Service: service, Instance: instanceAt(p.Address)})
@@ -401,7 +402,7 @@ func (s *stage) deregister(c *cast, p *provider) error {
 }
 
 // lastingOn finds a provider that lives and is on the node.
-func (s *stage) lastingOn(node string) (*cast, *provider) {
+func (s *stage) lastingOn(node string) (*cast, *verdict.Provider) {
 	for _, c := range s.lasting {
 		for _, p := range c.providers {
 			if p.Node == node && p.DiedMs == nil {

@@ -7,36 +7,38 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
 // A recorder collects what observers see while a scenario runs. Its times are
 // those of the machine's clock, which drivers and readers share.
 type recorder struct {
 	mu        sync.Mutex
-	names     map[string]string // of providers, by address
-	providers []*provider       // UpMs and DiedMs are of the machine's clock until finish
-	observers []observer
-	views     []view
-	latest    map[string]view // by observer
-	marks     []mark
-	zero      ms            // 0 until the first disturbance
-	changed   chan struct{} // closed, and replaced, at each view
+	names     map[string]string   // of providers, by address
+	providers []*verdict.Provider // UpMs and DiedMs are of the machine's clock until finish
+	observers []verdict.Observer
+	views     []verdict.View
+	latest    map[string]verdict.View // by observer
+	marks     []verdict.Mark
+	zero      verdict.Millis // 0 until the first disturbance
+	changed   chan struct{}  // closed, and replaced, at each view
 }
 
 func newRecorder() *recorder {
-	return &recorder{names: map[string]string{}, latest: map[string]view{}, changed: make(chan struct{})}
+	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, changed: make(chan struct{})}
 }
 
-func now() ms { return ms(time.Now().UnixMilli()) }
+func now() verdict.Millis { return verdict.Millis(time.Now().UnixMilli()) }
 
-func (r *recorder) addProvider(p *provider) {
+func (r *recorder) addProvider(p *verdict.Provider) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.names[p.Address] = p.Name
 	r.providers = append(r.providers, p)
 }
 
-func (r *recorder) addObserver(o observer) {
+func (r *recorder) addObserver(o verdict.Observer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.observers = append(r.observers, o)
@@ -44,10 +46,10 @@ func (r *recorder) addObserver(o observer) {
 
 // saw records a view. Of a reader's only those count that differ from the one
 // before, a listener's all do.
-func (r *recorder) saw(observer string, at ms, addresses []string, blind bool) {
+func (r *recorder) saw(observer string, at verdict.Millis, addresses []string, blind bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := view{Observer: observer, AtMs: at, Blind: blind}
+	v := verdict.View{Observer: observer, AtMs: at, Blind: blind}
 	for _, a := range addresses {
 		name, ok := r.names[a]
 		if !ok {
@@ -68,7 +70,7 @@ func (r *recorder) saw(observer string, at ms, addresses []string, blind bool) {
 func (r *recorder) mark(what string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.marks = append(r.marks, mark{now(), what})
+	r.marks = append(r.marks, verdict.Mark{AtMs: now(), What: what})
 }
 
 // begin says that from now on nothing may be missing.
@@ -78,15 +80,15 @@ func (r *recorder) begin() {
 	r.zero = now()
 }
 
-func (r *recorder) since() ms {
+func (r *recorder) since() verdict.Millis {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return now() - r.zero
 }
 
 // up and died change a provider that is already seen.
-func (r *recorder) up(p *provider) { r.mu.Lock(); defer r.mu.Unlock(); p.UpMs = now() }
-func (r *recorder) died(ps ...*provider) {
+func (r *recorder) up(p *verdict.Provider) { r.mu.Lock(); defer r.mu.Unlock(); p.UpMs = now() }
+func (r *recorder) died(ps ...*verdict.Provider) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := now()
@@ -121,7 +123,7 @@ func (r *recorder) state() (state, <-chan struct{}) {
 			_, seen := slices.BinarySearch(v.Seen, p.Name)
 			switch {
 			case p.UpMs == 0:
-			case p.liveAt(at) && !seen:
+			case p.LiveAt(at) && !seen:
 				s.missing++
 				s.lacking[o.Name] = append(s.lacking[o.Name], p.Name)
 			case p.DiedMs != nil && seen:
@@ -142,8 +144,8 @@ func (s *state) String() string {
 			missing = append(missing, names...)
 		}
 		slices.Sort(missing)
-		parts = append(parts, fmt.Sprintf("MISSING: %s; by %d of %d: %s", some(slices.Compact(missing)),
-			len(s.lacking), s.observers, some(slices.Sorted(maps.Keys(s.lacking)))))
+		parts = append(parts, fmt.Sprintf("MISSING: %s; by %d of %d: %s", verdict.Some(slices.Compact(missing)),
+			len(s.lacking), s.observers, verdict.Some(slices.Sorted(maps.Keys(s.lacking)))))
 	}
 	if s.dead > 0 {
 		parts = append(parts, fmt.Sprintf("dead ones seen %d times", s.dead))
@@ -152,10 +154,10 @@ func (s *state) String() string {
 }
 
 // finish returns the timeline, with times since begin.
-func (r *recorder) finish() *timeline {
+func (r *recorder) finish() *verdict.Timeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := &timeline{Observers: slices.Clone(r.observers), Views: slices.Clone(r.views), Marks: slices.Clone(r.marks), EndMs: now() - r.zero}
+	t := &verdict.Timeline{Observers: slices.Clone(r.observers), Views: slices.Clone(r.views), Marks: slices.Clone(r.marks), EndMs: now() - r.zero}
 	for _, p := range r.providers {
 		q := *p
 		q.UpMs -= r.zero
