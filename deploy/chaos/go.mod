@@ -2,7 +2,10 @@ module github.com/starling-registry/starling/deploy/chaos
 
 go 1.26.0
 
-require github.com/starling-registry/starling/test/compat v0.0.0
+require (
+	github.com/starling-registry/starling/test/compat v0.0.0
+	golang.org/x/sys v0.48.0
+)
 
 replace (
 	github.com/starling-registry/starling => ../../
