@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/starling-registry/starling/test/compat v0.0.0
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.48.0
 )
 

@@ -87,6 +87,7 @@ func (p *pair) send(packet []byte) {
 	if q := p.queue.Load(); q != nil {
 		switch q.push(packet, r, time.Now()) {
 		case taken:
+			p.delayed.Add(1)
 			return
 		case full:
 			p.full.Add(1)
@@ -96,13 +97,15 @@ func (p *pair) send(packet []byte) {
 	p.deliver(packet)
 }
 
+// deliver counts first: what has arrived anywhere has been counted.
 func (p *pair) deliver(packet []byte) {
-	if _, err := p.to.tun.Write(packet); err != nil {
-		p.failed.Add(1)
-		return
-	}
 	p.passed.Add(1)
 	p.bytes.Add(uint64(len(packet)))
+	if _, err := p.to.tun.Write(packet); err != nil {
+		p.passed.Add(^uint64(0)) // less one
+		p.bytes.Add(-uint64(len(packet)))
+		p.failed.Add(1)
+	}
 }
 
 // set replaces the rule. What was delayed under the old one keeps its time if the
@@ -112,10 +115,7 @@ func (p *pair) set(r Rule, goroutines *sync.WaitGroup) {
 	q := p.queue.Load()
 	delays := !r.Cut && (r.Delay > 0 || r.Jitter > 0 || r.Rate > 0)
 	if delays && (q == nil || !q.reopen()) {
-		q = newQueue(func(packet []byte) {
-			p.delayed.Add(1)
-			p.deliver(packet)
-		})
+		q = newQueue(p.deliver)
 		p.queue.Store(q)
 		goroutines.Go(func() {
 			q.run()

@@ -33,8 +33,25 @@ const spaces = "/run/netns"
 
 var endName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]*$`)
 
-// A Router has each end in a network namespace of its own and is the only way
-// between them. It needs root.
+// A Router has each end in a network namespace of its own, with one device, a TUN
+// whose other side is this program:
+//
+//	 namespace of a            this program            namespace of b
+//	eth0 10.1.2.11/24  ──  port ─ pair ─ port  ──  eth0 10.1.2.12/24
+//	                              │ │
+//	                             port  ──  the machine's own, 10.1.2.1/24
+//
+// So it is the switch between them, all protocols meet the same rules, and the
+// kernel's TCP meets them as it would anywhere else: what is lost it sends again,
+// what is cut it waits for. As with any switch, nobody is told of a cut, nor of an
+// address that is not in use. There is no way out of the network, and no IPv6 in it.
+// A firewall of the machine may keep the ends from reaching it, not each other.
+//
+// Packets of one direction never overtake each other. Jitter is drawn anew after as
+// long as it is, not for each packet. A rate holds at most 100 ms of it, or 32 KiB;
+// what waits for its time, at most 8 MiB; what comes beyond is dropped, and counted.
+//
+// Methods may be called from several goroutines.
 type Router struct {
 	name   string // of the host's device, begins those of the namespaces
 	prefix [3]byte
@@ -322,22 +339,31 @@ func (r *Router) Nameserver(address string) error {
 // writeResolvConf writes what ip netns exec mounts over /etc/resolv.conf. Each end
 // has one from the start, since only that is mounted which is there when a process
 // starts, and it is written in place, since a file that was renamed to its name
-// would be another one. Without a name server, lookups fail at once: nobody listens
-// at 127.0.0.1, while what the machine uses is out of reach.
+// would be another one: in one piece and always as long, so that nobody reads half
+// of it. Without a name server, lookups fail at once: nobody listens at 127.0.0.1,
+// while what the machine uses is out of reach.
 func writeResolvConf(space, nameserver string) error {
 	content := "# No name server.\n"
 	if nameserver != "" {
 		content = "nameserver " + nameserver + "\n"
 	}
-	err := os.MkdirAll(filepath.Join(etc, space), 0o755)
+	const length = 64 // more than any address needs
+	content += strings.Repeat("\n", length-len(content))
+	dir := filepath.Join(etc, space)
+	err := os.MkdirAll(dir, 0o755)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Another program has just removed the directory above, as its last.
-		err = os.MkdirAll(filepath.Join(etc, space), 0o755)
+		err = os.MkdirAll(dir, 0o755)
 	}
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(etc, space, "resolv.conf"), []byte(content), 0o644)
+	f, err := os.OpenFile(filepath.Join(dir, "resolv.conf"), os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt([]byte(content), 0)
+	return errors.Join(err, f.Close())
 }
 
 // Counters are what has become of the packets so far, by Pair; also of ends that

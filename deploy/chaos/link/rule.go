@@ -37,7 +37,7 @@ func (r Rule) Validate() error {
 type Count struct {
 	Passed  uint64 `json:"passed"`  // packets that were delivered
 	Bytes   uint64 `json:"bytes"`   // in these
-	Delayed uint64 `json:"delayed"` // of these, by a rule
+	Delayed uint64 `json:"delayed"` // packets that a rule held back, whatever became of them
 	Cut     uint64 `json:"cut"`     // that vanished in a cut
 	Lost    uint64 `json:"lost"`    // that vanished by a rule's Loss
 	Full    uint64 `json:"full"`    // that found a full queue of a rule's Rate or Delay
