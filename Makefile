@@ -134,12 +134,14 @@ power: ## cut the power of nodes behind acknowledged writes (root, loop devices)
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.
 failover: build ## break clusters under official SDKs, four ways, under four minutes
-	@cd deploy/chaos; go test -count=1 ./...; \
-	go run . -bin $(abspath $(BIN)) -scenarios short -providers 40 -report $(abspath bin/failover.json) 2>&1 | tee $(abspath bin/failover.log)
+	@cd deploy/chaos; go test -count=1 ./...; cd ../..; \
+	deploy/chaos/chaos.sh --scenario short --sdks $(FAILOVER) --providers 40 --subscribers 10 --report bin/failover 2>&1 | tee bin/failover.log
 
 failover-full: build ## the same in all ways, with 100 providers: half an hour
-	@cd deploy/chaos; go test -count=1 ./...; \
-	go run . -bin $(abspath $(BIN)) -scenarios all -report $(abspath bin/failover.json)
+	@cd deploy/chaos; go test -count=1 ./...; cd ../..; \
+	deploy/chaos/chaos.sh --scenario all --sdks $(FAILOVER) --providers 100 --subscribers 10 --report bin/failover
+
+FAILOVER := go,java2,java3,python
 
 # The long form, with 10,000 clients and the times of Nacos, is a part of
 # bench-cluster.

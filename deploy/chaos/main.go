@@ -1,69 +1,129 @@
-// Command failover breaks clusters of real processes under clients of official
-// SDKs and judges what their subscribers saw. "make failover" runs a selection,
-// "make failover-full" all of it; README.md says more.
+// Command chaos breaks a cluster on purpose, under clients that must notice
+// nothing, and judges what they saw. chaos.sh builds and runs it; README.md says
+// more.
 //
 // The invariant: the verdict comes from what observers saw and from what was
 // done, never from what a node says of itself.
 //
-// Start reading at scenarios.go; what is demanded is in verdict.go.
+// Start reading at faults.go, where the faults are, and run.go, which plays
+// them on a stage. What is demanded is in package verdict.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
-	"github.com/starling-registry/starling/deploy/chaos/verdict"
+	"github.com/spf13/pflag"
+
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
+// Options are what the command line says.
 type options struct {
-	bin         string
-	suite       string
-	scenarios   string
+	bin   string
+	suite string // folder of the compatibility suite, which has the drivers
+	nodes int
+	// What is done: faults by name, a number of them or a time of them from a
+	// seed, or scenarios.
+	faults    string
+	random    int
+	last      time.Duration
+	seed      uint64
+	quick     bool
+	scenarios string
+	// Who looks.
+	sdks        string
 	providers   int
 	subscribers int
-	nodes       int
-	sdks        string
-	report      string
-	keep        bool
+	byName      bool
+	noWrites    bool
+	// Servers of somebody else.
+	servers []string
+	control string
+
+	noRoot bool
+	report string
+	keep   bool
+}
+
+const usage = `Breaks a cluster on purpose, under clients that must notice nothing, and judges
+what they saw.
+
+usage: chaos.sh [flags]
+
+Without flags: three nodes, thirty providers, nine subscribers and eight faults
+drawn from a seed, which is printed; it takes some minutes. As root nodes and
+clients are in network namespaces of their own, else behind relays on loopback.
+
+  chaos.sh --list                        the faults, what each needs, what replaces it
+  chaos.sh --faults kill:b:20s,isolate:a,rolling-restart
+  chaos.sh --faults loss:all:30s+kill:c:10s+die       at the same time
+  chaos.sh --seed 42 --random 20         the same twenty on every machine
+  chaos.sh --for 30m                     faults for half an hour
+  chaos.sh --scenario scale-out,cut-60   faults with limits of their own
+  chaos.sh --by-name --faults dns        clients that know only a DNS name
+  chaos.sh --servers 10.0.0.1:8848,10.0.0.2:8848,10.0.0.3:8848 --control ./control.sh
+                                         a cluster that runs already, also of other
+                                         servers that Nacos clients can use
+
+A fault is name[:target][:duration]; what is left out is drawn. Commas separate
+faults that follow each other, each when all is well again; + joins those that
+begin together.
+
+flags:
+`
+
+func flags(o *options) (set *pflag.FlagSet, list *bool) {
+	set = pflag.NewFlagSet("chaos", pflag.ContinueOnError)
+	set.SortFlags = false
+	set.StringVar(&o.faults, "faults", "", "the faults, in their order")
+	set.IntVar(&o.random, "random", 8, "without --faults: how many are drawn")
+	set.DurationVar(&o.last, "for", 0, "without --faults: draw until so much time is over")
+	set.Uint64Var(&o.seed, "seed", 0, "what is drawn; 0: from the clock")
+	set.BoolVar(&o.quick, "quick", false, "draw short faults")
+	set.StringVar(&o.scenarios, "scenario", "", "scenarios by name, all or short, instead of faults")
+	list = set.Bool("list", false, "list faults and scenarios")
+	set.IntVar(&o.nodes, "nodes", 3, "nodes at the start, 1 to 5")
+	set.IntVar(&o.providers, "providers", 30, "providers, shared among the SDKs")
+	set.IntVar(&o.subscribers, "subscribers", 9, "subscribers, likewise")
+	set.StringVar(&o.sdks, "sdks", "go", "who takes part: "+strings.Join(sdkNames, ", ")+"; all")
+	set.BoolVar(&o.byName, "by-name", false, "clients know the servers by one DNS name only")
+	set.BoolVar(&o.noWrites, "no-writes", false, "write no persistent instances")
+	set.StringSliceVar(&o.servers, "servers", nil, "servers that run already, HOST:PORT")
+	set.StringVar(&o.control, "control", "", "program that acts on these: CONTROL kill|stop|continue|terminate|start HOST:PORT")
+	set.BoolVar(&o.noRoot, "no-root", false, "do as if not root")
+	set.StringVar(&o.report, "report", "chaos-report", "folder for report.txt, report.json and report.html")
+	set.BoolVar(&o.keep, "keep", false, "keep logs and timelines also of runs that passed")
+	set.StringVar(&o.bin, "bin", "../../bin/starling", "the server's binary")
+	set.StringVar(&o.suite, "drivers", "../../test/compat", "folder with the drivers of the SDKs")
+	set.Usage = func() { fmt.Fprint(os.Stderr, usage+set.FlagUsages()) }
+	return set, list
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.bin, "bin", "../../bin/starling", "the server's binary")
-	flag.StringVar(&o.suite, "drivers", "../../test/compat", "folder of the compatibility suite, which has the drivers of the SDKs")
-	flag.StringVar(&o.scenarios, "scenarios", "short", "all, short, or names with commas")
-	flag.IntVar(&o.providers, "providers", 100, "providers, shared among the SDKs")
-	flag.IntVar(&o.subscribers, "subscribers", 10, "subscribers, likewise")
-	flag.StringVar(&o.sdks, "sdks", "go,java2,java3,python", "SDKs that take part")
-	flag.IntVar(&o.nodes, "nodes", 3, "3, or 1 to see what a cluster is for: then most scenarios must fail")
-	flag.StringVar(&o.report, "report", "", "write a JSON report to this file")
-	flag.BoolVar(&o.keep, "keep", false, "keep logs and timelines also of scenarios that passed")
-	list := flag.Bool("list", false, "list the scenarios")
-	flag.Parse()
+	set, list := flags(&o)
+	switch err := set.Parse(os.Args[1:]); {
+	case errors.Is(err, pflag.ErrHelp):
+		return
+	case err != nil:
+		wrongUsage(err)
+	}
 	if *list {
-		for _, s := range scenarios {
-			fmt.Printf("%-18s %s%s\n", s.name, s.says, map[bool]string{true: " (short)"}[s.short])
-		}
+		printList(&o)
 		return
 	}
-	chosen, err := choose(o.scenarios)
-	if err == nil && (flag.NArg() > 0 || o.nodes != 1 && o.nodes != 3 || o.providers < 12 || o.subscribers < 1) {
-		err = errors.New("no arguments; 1 or 3 nodes; at least 12 providers and one subscriber")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "failover:", err)
-		os.Exit(2)
+	if err := o.check(set); err != nil {
+		wrongUsage(err)
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -74,16 +134,88 @@ func main() {
 			cancel(fmt.Errorf("stopped by %v", s))
 		}
 	}()
-	ok, err := run(ctx, &o, chosen)
+	ok, err := run(ctx, &o)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "failover:", err)
+		fmt.Fprintln(os.Stderr, "chaos:", err)
 	}
 	if err != nil || !ok {
 		os.Exit(1)
 	}
 }
 
-func choose(names string) ([]*scenario, error) {
+func wrongUsage(err error) {
+	fmt.Fprintf(os.Stderr, "chaos: %v\nchaos.sh --help explains the flags\n", err)
+	os.Exit(2)
+}
+
+// check says what makes no sense, before anything is started.
+func (o *options) check(set *pflag.FlagSet) error {
+	given := set.Changed
+	switch {
+	case set.NArg() > 0:
+		return fmt.Errorf("%q: there are no arguments, only flags", set.Arg(0))
+	case o.nodes < 1 || o.nodes > maxNodes:
+		return fmt.Errorf("--nodes %d: want 1 to %d", o.nodes, maxNodes)
+	case o.providers < 1 || o.subscribers < 1:
+		return errors.New("want at least one provider and one subscriber")
+	case o.scenarios != "" && (given("faults") || given("random") || given("for")):
+		return errors.New("--scenario has its own faults: leave --faults, --random and --for out")
+	case given("faults") && (given("random") || given("for")):
+		return errors.New("--faults says what is done: leave --random and --for out")
+	case o.random < 1:
+		return fmt.Errorf("--random %d: want at least one fault", o.random)
+	case o.control != "" && len(o.servers) == 0:
+		return errors.New("--control acts on servers that run already: name them with --servers")
+	case len(o.servers) > 0 && (given("nodes") || given("scenario")):
+		return errors.New("--servers are the nodes: leave --nodes and --scenario out")
+	}
+	if len(o.servers) > 0 {
+		o.nodes = len(o.servers)
+	}
+	if o.seed == 0 {
+		o.seed = uint64(time.Now().UnixNano()) % 1_000_000
+	}
+	for _, path := range []*string{&o.bin, &o.suite, &o.report} {
+		abs, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = abs
+	}
+	if o.scenarios != "" {
+		_, err := chooseScenarios(o.scenarios)
+		return err
+	}
+	if o.faults != "" {
+		_, err := parse(o.faults, newDraw(o.seed, o.nodes, o.quick))
+		return err
+	}
+	return nil
+}
+
+// printList says of each fault what it needs, and whether that is here.
+func printList(o *options) {
+	has := o.abilities()
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "FAULT\tTARGET\tWHAT IT DOES")
+	for _, f := range faults {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.name, map[target]string{nobody: "", aNode: "a node", anExtra: "an added node", aNodeOrAll: "a node, all"}[f.target], f.says)
+		if lacks := f.needs.lacks(has); lacks != "" {
+			fmt.Fprintf(t, "\t\tnot here: it needs %s\n", lacks)
+		} else if f.instead != "" && !o.root() {
+			fmt.Fprintf(t, "\t\t%s\n", f.instead)
+		}
+	}
+	t.Flush()
+	fmt.Println("\nScenarios, for --scenario; those marked * are \"short\":")
+	t = tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, s := range scenarios {
+		fmt.Fprintf(t, "%s%s\t%s\n", s.name, map[bool]string{true: " *"}[s.short], s.says)
+	}
+	t.Flush()
+}
+
+func chooseScenarios(names string) ([]*scenario, error) {
 	var list []*scenario
 	for name := range strings.SplitSeq(names, ",") {
 		found := false
@@ -94,81 +226,38 @@ func choose(names string) ([]*scenario, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("there is no scenario %q; -list names them", name)
+			return nil, fmt.Errorf("there is no scenario %q; --list names them", name)
 		}
 	}
 	return list, nil
 }
 
-// run plays the scenarios one after the other; whether all passed is the result.
-func run(ctx context.Context, o *options, chosen []*scenario) (bool, error) {
-	for _, path := range []*string{&o.bin, &o.suite} {
-		abs, err := filepath.Abs(*path)
-		if err != nil {
-			return false, err
-		}
-		*path = abs
+// sdkNames are those of allSDKs, in its order.
+var sdkNames = []string{"go", "java2", "java3", "python", "node"}
+
+func allSDKs(suite string) []*drivers.SDK {
+	place := drivers.Place(suite)
+	return []*drivers.SDK{
+		place.Go("go", place.NewestGo()),
+		place.Java("java2", drivers.Java2),
+		place.Java("java3", drivers.Java3),
+		place.Python("python", drivers.Python),
+		place.Node("node", place.NewestNode()),
 	}
-	version, err := exec.CommandContext(ctx, o.bin, "version").CombinedOutput()
-	if err != nil {
-		return false, fmt.Errorf("no server to test: %s version: %w", o.bin, err)
-	}
-	sdks, err := buildSDKs(o.suite, o.sdks)
-	if err != nil {
-		return false, err
-	}
-	dir, err := os.MkdirTemp("", "starling-failover-")
-	if err != nil {
-		return false, err
-	}
-	r := &report{Server: strings.TrimSpace(string(version)), Started: time.Now().UTC().Truncate(time.Second)}
-	for _, s := range sdks {
-		r.SDKs = append(r.SDKs, s.Name+" "+s.Version)
-	}
-	for _, s := range chosen {
-		fmt.Printf("== %s: %s\n", s.name, s.says)
-		res := play(ctx, o, s, sdks, filepath.Join(dir, s.name))
-		r.Scenarios = append(r.Scenarios, res)
-		res.print(os.Stdout)
-		if ctx.Err() != nil {
-			break
-		}
-		if res.Result == passed && !o.keep {
-			os.RemoveAll(filepath.Join(dir, s.name))
-		}
-	}
-	fmt.Println()
-	r.print(os.Stdout)
-	os.Remove(dir) // if nothing is left in it
-	if _, err := os.Stat(dir); err == nil {
-		fmt.Println("logs and timelines:", dir)
-	}
-	if o.report != "" {
-		if err := r.write(o.report); err != nil {
-			return false, err
-		}
-	}
-	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
-	}
-	return r.passed(), nil
 }
 
 // buildSDKs builds the drivers. A lack of tools leaves an SDK out, in CI it is
 // an error.
 func buildSDKs(suite, names string) ([]*drivers.SDK, error) {
-	place := drivers.Place(suite)
-	all := []*drivers.SDK{
-		place.Go("go", place.NewestGo()),
-		place.Java("java2", drivers.Java2),
-		place.Java("java3", drivers.Java3),
-		place.Python("python", drivers.Python),
+	all := allSDKs(suite)
+	if names == "all" {
+		names = strings.Join(sdkNames, ",")
 	}
 	var list []*drivers.SDK
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(all, func(s *drivers.SDK) bool { return s.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no SDK %q", name)
+			return nil, fmt.Errorf("there is no SDK %q; there are %s", name, strings.Join(sdkNames, ", "))
 		}
 		s := all[i]
 		if missing := s.Missing(); len(missing) > 0 {
@@ -189,89 +278,4 @@ func buildSDKs(suite, names string) ([]*drivers.SDK, error) {
 		return nil, errors.New("no SDK can be driven on this machine")
 	}
 	return list, nil
-}
-
-// play runs one scenario from an empty cluster to the verdict.
-func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, dir string) (res *result) {
-	start := time.Now()
-	res = &result{Name: sc.name, Says: sc.says, Result: passed, Verdict: &verdict.Verdict{}}
-	defer func() { res.Seconds = time.Since(start).Seconds() }()
-	skip := func(why string) *result {
-		res.Result, res.Why = skipped, why
-		return res
-	}
-	fail := func(err error) *result {
-		res.Result, res.Why = failed, err.Error()
-		return res
-	}
-	names := []string{"a", "b", "c"}
-	if o.nodes == 1 {
-		if sc.three {
-			return skip("it needs three nodes")
-		}
-		names = []string{"b"}
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fail(err)
-	}
-	s := &stage{rec: newRecorder(), out: os.Stdout, dir: dir, dialable: !sc.undialable}
-	var err error
-	if sc.cuts {
-		if os.Geteuid() != 0 {
-			return skip("it cuts links between network namespaces, which only root can make")
-		}
-		if s.network, err = newNetwork(names...); err != nil {
-			// Root of a container may not be allowed to.
-			return skip(fmt.Sprintf("it cuts links between network namespaces, which cannot be made here: %v", err))
-		}
-		defer func() {
-			if err := s.network.close(); err != nil {
-				fail(fmt.Errorf("removing the network: %w", err))
-			}
-		}()
-	}
-	if s.cluster, err = newCluster(o.bin, dir, names, s.network); err != nil {
-		return fail(err)
-	}
-	defer s.close()
-	p := &plan{sdks: sdks, providers: o.providers, subscribers: o.subscribers}
-	if sc.doomed {
-		p.doomed, p.doomedOn = max(len(sdks), o.providers/8), "b"
-	}
-	if err := s.setUp(ctx, p); err != nil {
-		return fail(fmt.Errorf("setting up: %w", err))
-	}
-	res.Providers, res.Subscribers = o.providers, o.subscribers
-
-	if sc.stable {
-		const age = 65 * time.Second
-		s.say("waiting until the nodes have been up for %v", age)
-		if err := sleep(ctx, age-time.Since(s.started)); err != nil {
-			return fail(err)
-		}
-	}
-	s.rec.begin()
-	expect, err := sc.play(ctx, s)
-	t := s.rec.finish()
-	if err := writeJSON(filepath.Join(dir, "timeline.json"), t); err != nil {
-		return fail(err)
-	}
-	if err != nil {
-		return fail(err)
-	}
-	res.Verdict = verdict.Judge(t, expect)
-	s.fence(ctx)
-	s.check(ctx)
-	if res.Verify, err = s.cluster.verify(ctx); err != nil {
-		s.fault("%v", err)
-	}
-	res.Verdict.Faults = append(res.Verdict.Faults, s.faults...)
-	res.Notes, res.Marks = s.notes, t.Marks
-	if !res.Verdict.Passed() {
-		res.Result = failed
-	}
-	if ctx.Err() != nil {
-		return fail(context.Cause(ctx))
-	}
-	return res
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/starling-registry/starling/deploy/chaos/link"
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
@@ -21,6 +23,11 @@ type recorder struct {
 	views     []verdict.View
 	latest    map[string]verdict.View // by observer
 	marks     []verdict.Mark
+	steps     []*verdict.Step
+	nodes     []verdict.NodeChange
+	links     []verdict.LinkChange
+	writes    []verdict.Write
+	kept      []verdict.Kept
 	zero      verdict.Millis // 0 until the first disturbance
 	changed   chan struct{}  // closed, and replaced, at each view
 }
@@ -28,6 +35,9 @@ type recorder struct {
 func newRecorder() *recorder {
 	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, changed: make(chan struct{})}
 }
+
+// never is the end of a step that has none yet.
+const never = verdict.Millis(math.MaxInt64)
 
 func now() verdict.Millis { return verdict.Millis(time.Now().UnixMilli()) }
 
@@ -72,6 +82,53 @@ func (r *recorder) mark(what string) {
 	defer r.mu.Unlock()
 	r.marks = append(r.marks, verdict.Mark{AtMs: now(), What: what})
 }
+
+// node records what became of a node; the same again says nothing.
+func (r *recorder) node(name string, state verdict.NodeState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range slices.Backward(r.nodes) {
+		if c.Node == name {
+			if c.State == state {
+				return
+			}
+			break
+		}
+	}
+	r.nodes = append(r.nodes, verdict.NodeChange{AtMs: now(), Node: name, State: state})
+}
+
+// link records a rule that holds from now on.
+func (r *recorder) link(from, to string, rule link.Rule) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.links = append(r.links, verdict.LinkChange{AtMs: now(), From: from, To: to, Cut: rule.Cut, Loss: rule.Loss,
+		DelayMs: verdict.Millis((rule.Delay + rule.Jitter).Milliseconds()), Rate: rule.Rate})
+}
+
+// step records that a fault begins, and returns what records its end.
+func (r *recorder) step(s *step) (over func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := &verdict.Step{Fault: s.fault.name, Target: s.target, Says: s.fault.says, FromMs: now(), ToMs: never}
+	r.steps = append(r.steps, at)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		at.Target = s.target // a fault may choose it
+		at.ToMs = now()
+	}
+}
+
+func (r *recorder) write(w verdict.Write) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writes = append(r.writes, w)
+}
+func (r *recorder) keep(k verdict.Kept) { r.mu.Lock(); defer r.mu.Unlock(); r.kept = append(r.kept, k) }
+
+// watching is the number of observers.
+func (r *recorder) watching() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.observers) }
 
 // begin says that from now on nothing may be missing.
 func (r *recorder) begin() {
@@ -167,11 +224,32 @@ func (r *recorder) finish() *verdict.Timeline {
 		}
 		t.Providers = append(t.Providers, q)
 	}
+	t.Nodes, t.Links, t.Writes, t.Kept = slices.Clone(r.nodes), slices.Clone(r.links), slices.Clone(r.writes), slices.Clone(r.kept)
 	for i := range t.Views {
 		t.Views[i].AtMs -= r.zero
 	}
 	for i := range t.Marks {
 		t.Marks[i].AtMs -= r.zero
+	}
+	for i := range t.Nodes {
+		t.Nodes[i].AtMs -= r.zero
+	}
+	for i := range t.Links {
+		t.Links[i].AtMs -= r.zero
+	}
+	for i := range t.Writes {
+		t.Writes[i].FromMs -= r.zero
+		t.Writes[i].ToMs -= r.zero
+	}
+	for _, s := range r.steps {
+		u := *s
+		u.FromMs -= r.zero
+		if u.ToMs != never {
+			u.ToMs -= r.zero
+		} else {
+			u.ToMs = t.EndMs // it was interrupted
+		}
+		t.Steps = append(t.Steps, u)
 	}
 	return t
 }

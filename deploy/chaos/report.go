@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ const (
 
 // A report is of one run.
 type report struct {
+	Command   string    `json:"command"` // that plays the same again
 	Server    string    `json:"server"`
 	SDKs      []string  `json:"sdks"`
 	Started   time.Time `json:"started"`
@@ -49,7 +51,12 @@ func (r *report) passed() bool {
 	return !slices.ContainsFunc(r.Scenarios, func(s *result) bool { return s.Result == failed })
 }
 
-func (r *report) write(path string) error { return writeJSON(path, r) }
+func (r *report) write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(dir, "report.json"), r)
+}
 
 func writeJSON(path string, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"time"
 
+	"github.com/starling-registry/starling/deploy/chaos/link"
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
@@ -15,8 +15,6 @@ type scenario struct {
 	says string // one sentence, for people
 	// short: it belongs to the selection that CI runs.
 	short bool
-	// cuts links between nodes, which needs root.
-	cuts bool
 	// doomed providers die in it; they are connected to node b.
 	doomed bool
 	// three: it needs all nodes, else b is enough.
@@ -24,6 +22,12 @@ type scenario struct {
 	// stable: the nodes have been up for a minute, so that they count where a
 	// majority does.
 	stable bool
+	// nodes at the start, if not as many as the command line says.
+	nodes int
+	// free: faults come where they come, so that what may be seen follows from
+	// what was done, clients choose their nodes, and persistent instances are
+	// written.
+	free bool
 	// undialable: no provider's address leads anywhere.
 	undialable bool
 	// play does it, and says what is allowed. It returns when enough was seen.
@@ -63,13 +67,13 @@ var scenarios = []scenario{
 		name: "rolling-restart", says: "each node is stopped with SIGTERM and started again, one after the other",
 		short: true,
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
-			for _, n := range s.cluster.nodes {
+			for _, n := range s.cluster.all() {
 				s.act("SIGTERM to %s", n.name)
 				if err := n.stop(ctx); err != nil {
 					return nil, err
 				}
 				s.act("%s has ended, it is started again", n.name)
-				if err := s.restart(ctx, n); err != nil {
+				if err := s.start(ctx, n); err != nil {
 					return nil, err
 				}
 			}
@@ -83,23 +87,22 @@ var scenarios = []scenario{
 			if err := s.watch(ctx, 12*time.Second); err != nil {
 				return nil, err
 			}
-			for _, n := range s.cluster.nodes {
-				n.up.Store(false)
-				if err := n.signal(syscall.SIGKILL); err != nil {
+			for _, n := range s.cluster.all() {
+				if err := n.crash(ctx); err != nil {
 					return nil, err
 				}
 			}
-			for _, n := range s.cluster.nodes {
-				n.kill()
+			for _, n := range s.cluster.all() {
+				n.waitDown()
 			}
 			s.act("all nodes are killed; they are started again")
 			start := time.Now()
-			for _, n := range s.cluster.nodes {
-				if err := n.start(); err != nil {
+			for _, n := range s.cluster.all() {
+				if err := n.start(ctx); err != nil {
 					return nil, err
 				}
 			}
-			for _, n := range s.cluster.nodes {
+			for _, n := range s.cluster.all() {
 				if err := n.waitReady(ctx); err != nil {
 					return nil, err
 				}
@@ -131,7 +134,7 @@ var scenarios = []scenario{
 			b := s.cluster.node("b")
 			s.act("kill -9 of b, which is started again")
 			b.kill()
-			if err := s.restart(ctx, b); err != nil {
+			if err := s.start(ctx, b); err != nil {
 				return nil, err
 			}
 			return &verdict.Expectation{}, s.watch(ctx, pastLeases)
@@ -142,17 +145,17 @@ var scenarios = []scenario{
 		three: true,
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			s.act("kill -9 of a and b")
-			if err := s.cluster.node("a").signal(syscall.SIGKILL); err != nil {
-				return nil, err
+			for _, name := range []string{"a", "b"} {
+				if err := s.cluster.node(name).crash(ctx); err != nil {
+					return nil, err
+				}
 			}
-			s.cluster.node("b").kill()
-			s.cluster.node("a").kill()
 			return &verdict.Expectation{}, s.watch(ctx, pastLeases)
 		},
 	},
 	{
 		name: "cut-10", says: "a node is cut off from the other two for 10 s, clients are not; on both sides a provider comes and one goes",
-		short: true, cuts: true, three: true,
+		short: true, three: true,
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			if err := cut(s); err != nil {
 				return nil, err
@@ -187,7 +190,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "cut-60", says: "a node is cut off from the other two for 60 s, clients are not; some of the providers on it die meanwhile",
-		cuts: true, three: true, stable: true, doomed: true,
+		three: true, stable: true, doomed: true,
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// No client loses its node, so nobody is deaf.
 			return longCut(ctx, s, &verdict.Expectation{GoneWithin: gone(25_000, 40_000).GoneWithin})
@@ -195,7 +198,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "cut-60-undialable", says: "the same with providers that no node can dial: the majority keeps its own",
-		cuts: true, three: true, stable: true, undialable: true,
+		three: true, stable: true, undialable: true,
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			// The two nodes that are a majority drop what is on the other when its
 			// lease of 22 s is over, 35 s because of the Python clients on it, after
@@ -252,7 +255,7 @@ func pauseOf(seconds int, short bool) scenario {
 func pause(ctx context.Context, s *stage, d, after time.Duration) error {
 	b := s.cluster.node("b")
 	s.act("SIGSTOP to b")
-	if err := b.signal(syscall.SIGSTOP); err != nil {
+	if err := b.freeze(ctx); err != nil {
 		return err
 	}
 	if err := s.watch(ctx, time.Second); err != nil {
@@ -266,7 +269,7 @@ func pause(ctx context.Context, s *stage, d, after time.Duration) error {
 		return err
 	}
 	s.act("SIGCONT to b")
-	if err := b.signal(syscall.SIGCONT); err != nil {
+	if err := b.thaw(ctx); err != nil {
 		return err
 	}
 	return s.watch(ctx, after)
@@ -275,19 +278,12 @@ func pause(ctx context.Context, s *stage, d, after time.Duration) error {
 // cut separates node b from the others.
 func cut(s *stage) error {
 	s.act("b is cut off from a and c")
-	for _, other := range []string{"a", "c"} {
-		if err := s.network.cut("b", other); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.setLinks(both([]string{"b"}, []string{"a", "c"}), link.Rule{Cut: true})
 }
 
 func heal(s *stage) (verdict.Millis, error) {
-	for _, other := range []string{"a", "c"} {
-		if err := s.network.heal("b", other); err != nil {
-			return 0, err
-		}
+	if err := s.setLinks(both([]string{"b"}, []string{"a", "c"}), link.Rule{}); err != nil {
+		return 0, err
 	}
 	s.act("the cut is healed")
 	return s.rec.since(), nil

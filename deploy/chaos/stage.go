@@ -5,77 +5,57 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/starling-registry/starling/deploy/chaos/verdict"
-	"github.com/starling-registry/starling/test/compat/drivers"
+	"github.com/starling-registry/starling/deploy/chaos/link"
 )
 
 const (
-	service        = "failover"
-	connectTimeout = 15 * time.Second
-	readEvery      = 150 * time.Millisecond
 	// setUpTimeout is for everybody to see everybody, on a machine that may have
 	// more to do.
 	setUpTimeout = time.Minute
 	// fenceTimeout is for a change after all is over to reach everybody.
-	fenceTimeout = 10 * time.Second
+	fenceTimeout = 15 * time.Second
+	// hostEnd is where readers are, and this program.
+	hostEnd = link.Host
 )
 
-// A stage is where one scenario plays: a cluster of its own, drivers of all
-// SDKs with providers and subscribers, and the recorder.
+// A stage is where one run plays: a cluster, drivers of all SDKs with providers
+// and subscribers, and the recorder.
 type stage struct {
 	cluster *cluster
-	network *network // of scenarios that cut links
+	network network
 	rec     *recorder
+	plan    *plan
 	out     io.Writer
 	dir     string
 	// dialable: the addresses of providers accept connections while they live.
 	dialable bool
 	started  time.Time // the nodes
+	// serverName is what clients know the servers by, with the port; "" if they
+	// know all addresses. point changes what it stands for.
+	serverName string
+	point      func(nodes []*node) error
 
 	lasting, doomed []*cast // doomed ones die with their processes
+	generation      int     // of doomed ones
 
 	mu        sync.Mutex
+	ends      []string                // of clients
 	listeners map[string]net.Listener // by provider
 	closing   []func()
+	faults    []string // what went wrong beside what observers saw
+	notes     []string
 
-	readers     sync.WaitGroup
-	stopReaders context.CancelFunc
-	lastClient  atomic.Int64
-	faults      []string // what went wrong beside what observers saw
-	notes       []string
-}
-
-// A cast is the clients of one SDK in one process.
-type cast struct {
-	sdk       *drivers.SDK
-	process   *drivers.Process
-	providers []*verdict.Provider
-	clients   map[string]string // that registered a provider, by its name
-	connected int               // clients that are
-}
-
-// A plan says how many play which part.
-type plan struct {
-	sdks        []*drivers.SDK
-	providers   int
-	subscribers int
-	doomed      int    // of the providers
-	doomedOn    string // the node they are connected to
-}
-
-// share is how many of n go to each SDK: as even as it can be.
-func (p *plan) share(n, i int) int {
-	return n*(i+1)/len(p.sdks) - n*i/len(p.sdks)
+	readers, writers         sync.WaitGroup
+	reading, writing         context.Context // until readers, until writers end
+	stopReading, stopWriting context.CancelFunc
+	lastClient               atomic.Int64
 }
 
 func (s *stage) say(format string, args ...any) {
@@ -91,45 +71,50 @@ func (s *stage) act(format string, args ...any) {
 
 func (s *stage) fault(format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
+	s.mu.Lock()
 	s.faults = append(s.faults, what)
+	s.mu.Unlock()
 	fmt.Fprintf(s.out, "%8v   FAULT: %s\n", s.rec.since(), what)
 }
 
 func (s *stage) note(format string, args ...any) {
-	s.notes = append(s.notes, fmt.Sprintf(format, args...))
-	s.say("%s", s.notes[len(s.notes)-1])
+	what := fmt.Sprintf(format, args...)
+	s.mu.Lock()
+	s.notes = append(s.notes, what)
+	s.mu.Unlock()
+	s.say("%s", what)
 }
 
 // setUp starts the nodes, connects and registers everybody, and returns when
 // every observer sees every provider.
-func (s *stage) setUp(ctx context.Context, p *plan) error {
+func (s *stage) setUp(ctx context.Context) error {
 	start := time.Now()
 	s.started = start
-	for _, n := range s.cluster.nodes {
-		if err := n.start(); err != nil {
-			return err
+	all := s.cluster.all()
+	if !s.cluster.foreign {
+		for _, n := range all {
+			if err := n.start(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	for _, n := range s.cluster.nodes {
+	for _, n := range all {
 		if err := n.waitReady(ctx); err != nil {
 			return err
 		}
 	}
-	s.say("nodes: %s ready after %.1f s", s.cluster.servers(), time.Since(start).Seconds())
-	if len(s.cluster.nodes) > 1 && !s.cluster.joined {
-		s.note("this binary makes no clusters: the nodes do not know each other")
-	}
-
-	start = time.Now()
-	if err := s.cast(ctx, p); err != nil {
+	s.say("nodes: %s ready after %.1f s", strings.Join(addressesOf(all), ", "), time.Since(start).Seconds())
+	if err := s.name(all...); err != nil {
 		return err
 	}
-	ctxReaders, cancel := context.WithCancel(ctx)
-	s.stopReaders = cancel
-	for _, n := range s.cluster.nodes {
-		o := verdict.Observer{Name: "http@" + n.name, SDK: "http", Node: n.name}
-		s.rec.addObserver(o)
-		s.readers.Go(func() { s.read(ctxReaders, n, o.Name) })
+	start = time.Now()
+	if err := s.cast(ctx, s.plan); err != nil {
+		return err
+	}
+	s.reading, s.stopReading = context.WithCancel(ctx)
+	s.writing, s.stopWriting = context.WithCancel(ctx)
+	for _, n := range all {
+		s.addReader(n)
 	}
 	if err := s.wait(ctx, setUpTimeout, func(now state) bool { return len(now.lacking) == 0 }); err != nil {
 		now, _ := s.rec.state()
@@ -139,299 +124,69 @@ func (s *stage) setUp(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// cast starts the drivers, connects the clients, registers the providers and
-// subscribes. The processes work side by side; within one the clients connect
-// one after the other, so that each is known to be on the node its connection
-// leads to.
-func (s *stage) cast(ctx context.Context, p *plan) error {
-	var mu sync.Mutex
-	var errs []error
-	var wg sync.WaitGroup
-	each := func(do func(i int, sdk *drivers.SDK) error) error {
-		for i, sdk := range p.sdks {
-			wg.Go(func() {
-				if err := do(i, sdk); err != nil {
-					mu.Lock()
-					errs = append(errs, fmt.Errorf("%s: %w", sdk.Name, err))
-					mu.Unlock()
-				}
-			})
-		}
-		wg.Wait()
-		return errors.Join(errs...)
-	}
-	s.lasting = make([]*cast, len(p.sdks))
-	if p.doomed > 0 {
-		s.doomed = make([]*cast, len(p.sdks))
-	}
-	// Registered first, and one kind after the other, so that set-up is no storm.
-	err := each(func(i int, sdk *drivers.SDK) error {
-		var err error
-		if s.lasting[i], err = s.startCast(sdk, "lasting"); err != nil {
+// playGroup does what one group of a schedule says, and returns when all is well
+// again.
+func (s *stage) playGroup(ctx context.Context, which string, g group) error {
+	if slices.ContainsFunc(g, func(st *step) bool { return st.fault.beside }) {
+		if err := s.castDoomed(ctx, s.plan); err != nil {
 			return err
 		}
-		for n := range p.share(p.providers-p.doomed, i) {
-			if err := s.enlist(ctx, s.lasting[i], fmt.Sprintf("%s-%d", sdk.Name, n+1), ""); err != nil {
-				return err
-			}
-		}
-		if p.doomed == 0 {
-			return nil
-		}
-		if s.doomed[i], err = s.startCast(sdk, "doomed"); err != nil {
+		if err := s.calm(ctx); err != nil {
 			return err
 		}
-		for n := range p.share(p.doomed, i) {
-			if err := s.enlist(ctx, s.doomed[i], fmt.Sprintf("%s-doomed-%d", sdk.Name, n+1), p.doomedOn); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	// Subscribers take turns over SDKs and nodes.
-	return each(func(i int, sdk *drivers.SDK) error {
-		for n := i; n < p.subscribers; n += len(p.sdks) {
-			on := s.cluster.nodes[n%len(s.cluster.nodes)].name
-			client, node, err := s.connect(ctx, s.lasting[i], on)
-			if err != nil {
-				return err
-			}
-			o := verdict.Observer{Name: fmt.Sprintf("%s-sub-%d@%s", sdk.Name, n+1, node), SDK: sdk.Name, Node: node}
-			s.rec.addObserver(o)
-			if _, err := s.lasting[i].process.Call(drivers.Request{Op: "subscribe", Client: client, Service: service, Subscription: o.Name}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func (s *stage) startCast(sdk *drivers.SDK, kind string) (*cast, error) {
-	process, err := drivers.Start(sdk, filepath.Join(s.dir, sdk.Name+"-"+kind), func(e drivers.Event) error {
-		if e.Event != "push" {
-			return fmt.Errorf("unexpected event %+v", e)
-		}
-		var addresses []string
-		for _, h := range e.Hosts {
-			if h.Healthy && h.Enabled {
-				addresses = append(addresses, net.JoinHostPort(h.IP, strconv.Itoa(h.Port)))
-			}
-		}
-		s.rec.saw(e.Subscription, verdict.Millis(e.TimeMs), addresses, false)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if process.Version != sdk.Version {
-		process.Kill()
-		return nil, fmt.Errorf("the driver runs version %s of the SDK, want %s", process.Version, sdk.Version)
-	}
-	s.mu.Lock()
-	s.closing = append(s.closing, process.Kill)
-	s.mu.Unlock()
-	return &cast{sdk: sdk, process: process, clients: map[string]string{}}, nil
-}
-
-// connect makes a client and returns its name and the node it has chosen. An
-// SDK chooses at random and cannot be told; where a certain node is needed, the
-// client is closed and another made until it fits.
-func (s *stage) connect(ctx context.Context, c *cast, on string) (client, node string, err error) {
-	const tries = 40
-	for range tries {
-		if ctx.Err() != nil {
-			return "", "", context.Cause(ctx)
-		}
-		before, err := connections(c.process.PID())
-		if err != nil {
-			return "", "", err
-		}
-		client = fmt.Sprintf("client-%d", s.lastClient.Add(1))
-		if _, err := c.process.Call(drivers.Request{Op: "connect", Client: client, Server: s.cluster.servers(), TimeoutMs: connectTimeout.Milliseconds()}); err != nil {
-			return "", "", err
-		}
-		if node, err = s.newConnection(c, before); err != nil {
-			return "", "", err
-		}
-		if node != "" && (on == "" || on == node) {
-			c.connected++
-			return client, node, nil
-		}
-		if _, err := c.process.Call(drivers.Request{Op: "close", Client: client}); err != nil {
-			return "", "", err
-		}
-	}
-	return "", "", fmt.Errorf("no client chose node %s in %d tries", on, tries)
-}
-
-// newConnection is the node that the process has a connection to which it had
-// not before; "" if there is not exactly one.
-func (s *stage) newConnection(c *cast, before map[string]string) (string, error) {
-	after, err := connections(c.process.PID())
-	if err != nil {
-		return "", err
-	}
-	var found []string
-	for inode, address := range after {
-		if _, old := before[inode]; old {
-			continue
-		}
-		for _, n := range s.cluster.nodes {
-			if n.grpc() == address {
-				found = append(found, n.name)
-			}
-		}
-	}
-	if len(found) != 1 {
-		return "", nil
-	}
-	return found[0], nil
-}
-
-// connectedClients counts the connections of all lasting clients.
-func (s *stage) connectedClients() (connected, all int) {
-	for _, c := range s.lasting {
-		all += c.connected
-		open, err := connections(c.process.PID())
-		if err != nil {
-			continue
-		}
-		for _, address := range open {
-			for _, n := range s.cluster.nodes {
-				if n.grpc() == address {
-					connected++
-				}
-			}
-		}
-	}
-	return connected, all
-}
-
-// enlist connects a client and registers one provider by it.
-func (s *stage) enlist(ctx context.Context, c *cast, name, on string) error {
-	client, node, err := s.connect(ctx, c, on)
-	if err != nil {
-		return err
-	}
-	p := &verdict.Provider{Name: name, SDK: c.sdk.Name, Node: node}
-	if p.Address, err = s.address(p.Name); err != nil {
-		return err
-	}
-	s.rec.addProvider(p)
-	c.clients[name] = client
-	c.providers = append(c.providers, p)
-	if _, err := c.process.Call(drivers.Request{Op: "register", Client: client, Service: service, Instance: instanceAt(p.Address)}); err != nil {
-		return err
-	}
-	s.rec.up(p)
-	return nil
-}
-
-func instanceAt(address string) *drivers.Instance {
-	ip, port, _ := net.SplitHostPort(address)
-	number, _ := strconv.Atoi(port)
-	i := drivers.NewInstance(ip, number)
-	return &i
-}
-
-// address is where the provider can be dialled: a port that accepts while it
-// lives, or one of a network for documentation, which leads nowhere.
-func (s *stage) address(name string) (string, error) {
-	if !s.dialable {
-		n := s.lastClient.Add(1)
-		return fmt.Sprintf("192.0.2.%d:%d", 1+n%250, 8080+n/250), nil
-	}
-	host := "127.0.0.1"
-	if s.network != nil {
-		host = s.network.host()
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return "", err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.listeners == nil {
-		s.listeners = map[string]net.Listener{}
-	}
-	s.listeners[name] = l
-	go func() { // ends with the listener
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Close()
-		}
-	}()
-	return l.Addr().String(), nil
-}
-
-// hush closes the port of a provider that is dead.
-func (s *stage) hush(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.listeners[name]; l != nil {
-		l.Close()
-	}
-}
-
-// killDoomed kills the processes of the doomed providers, and with them what
-// listens at their addresses.
-func (s *stage) killDoomed() {
+	s.act("%s: %s", which, g)
+	errs := make([]error, len(g))
 	var wg sync.WaitGroup
-	for _, c := range s.doomed {
-		s.rec.died(c.providers...)
-		for _, p := range c.providers {
-			s.hush(p.Name)
-		}
-		wg.Go(c.process.Kill)
+	for i, st := range g {
+		wg.Go(func() {
+			over := s.rec.step(st)
+			defer over()
+			if err := st.fault.do(ctx, s, st); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", st, err)
+			}
+		})
 	}
 	wg.Wait()
-}
-
-// deregister ends a lasting provider politely.
-func (s *stage) deregister(c *cast, p *verdict.Provider) error {
-	s.rec.died(p)
-	s.hush(p.Name)
-	_, err := c.process.Call(drivers.Request{Op: "deregister", Client: c.clients[p.Name], Service: service, Instance: instanceAt(p.Address)})
-	return err
-}
-
-// lastingOn finds a provider that lives and is on the node.
-func (s *stage) lastingOn(node string) (*cast, *verdict.Provider) {
-	for _, c := range s.lasting {
-		for _, p := range c.providers {
-			if p.Node == node && p.DiedMs == nil {
-				return c, p
-			}
-		}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	return nil, nil
+	return s.calm(ctx)
 }
 
-// read is a client that asks one node again and again.
-func (s *stage) read(ctx context.Context, n *node, name string) {
-	ticks := time.NewTicker(readEvery)
+// calmTimeout is above every lease, self-preservation's three minutes and the
+// time that an SDK takes to register again.
+const calmTimeout = 4 * time.Minute
+
+// calm waits until all views have been right for a while. If they do not come
+// to that, the verdict says so, and the schedule goes on.
+func (s *stage) calm(ctx context.Context) error {
+	const quiet = 2 * time.Second
+	begun, since := time.Now(), time.Time{}
+	ticks := time.NewTicker(100 * time.Millisecond)
 	defer ticks.Stop()
+	said := ""
 	for {
-		hosts, err := n.list(ctx, service)
-		if ctx.Err() != nil {
-			return
+		now, _ := s.rec.state()
+		if text := now.String(); text != said {
+			fmt.Fprintf(s.out, "%8v   %s\n", s.rec.since(), text)
+			said = text
 		}
-		var addresses []string
-		for _, h := range hosts {
-			if h.Healthy && h.Enabled {
-				addresses = append(addresses, net.JoinHostPort(h.IP, strconv.Itoa(h.Port)))
-			}
+		switch right := len(now.lacking) == 0 && now.dead == 0; {
+		case !right:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) >= quiet:
+			return nil
 		}
-		s.rec.saw(name, now(), addresses, err != nil)
+		if time.Since(begun) > calmTimeout {
+			s.fault("not all is well %v after the fault was over: %s", calmTimeout, &now)
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		case <-ticks.C:
 		}
 	}
@@ -477,25 +232,74 @@ func (s *stage) watch(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// restart starts a node again and returns when it is ready.
-func (s *stage) restart(ctx context.Context, n *node) error {
-	if err := n.start(); err != nil {
+// add starts another node, which joins, and puts it behind the name when it is
+// ready.
+func (s *stage) add(ctx context.Context) (*node, error) {
+	n, err := s.cluster.prepare(s.cluster.nextName())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(ctx, n); err != nil {
+		return nil, err
+	}
+	s.addReader(n)
+	return n, s.name(s.cluster.running()...)
+}
+
+// remove takes a node from behind the name, ends it politely and takes it out
+// of the log.
+func (s *stage) remove(ctx context.Context, n *node) error {
+	if err := s.name(s.cluster.nodesBut(n)...); err != nil {
 		return err
 	}
-	start := time.Now()
-	if err := n.waitReady(ctx); err != nil {
+	s.act("SIGTERM to %s, which is not coming back", n.name)
+	if err := n.stop(ctx); err != nil {
 		return err
 	}
-	s.act("%s is ready again, %.1f s after its start", n.name, time.Since(start).Seconds())
+	n.left.Store(true)
+	return s.cluster.forget(ctx, n)
+}
+
+// name makes the name stand for these nodes, if there is one.
+func (s *stage) name(nodes ...*node) error {
+	if s.point == nil {
+		return nil
+	}
+	s.act("%s stands for %s", s.serverName, strings.Join(namesOf(nodes), ", "))
+	return s.point(nodes)
+}
+
+// setLinks lays a rule on links, or takes it back.
+func (s *stage) setLinks(links []direction, r link.Rule) error {
+	for _, d := range links {
+		if err := s.network.Set(d.from, d.to, r); err != nil {
+			return err
+		}
+		s.rec.link(d.from, d.to, r)
+	}
 	return nil
 }
 
-// fence ends a scenario: a registration after all is over must reach every
+// addEnd makes a place for a group of clients.
+func (s *stage) addEnd(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, name)
+	return s.network.Add(name)
+}
+
+// clientEnds are the places of clients, readers among them.
+func (s *stage) clientEnds() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(slices.Clone(s.ends), hostEnd)
+}
+
+// fence ends a run: a registration after all is over must reach every
 // subscriber, so none has been forgotten. What is said of it does not count as
 // views any more.
 func (s *stage) fence(ctx context.Context) {
-	c := s.lasting[0]
-	if err := s.enlist(ctx, c, "fence", ""); err != nil {
+	if err := s.enlist(ctx, s.lasting[0], "fence", ""); err != nil {
 		s.fault("a provider could not register at the end: %v", err)
 		return
 	}
@@ -507,53 +311,35 @@ func (s *stage) fence(ctx context.Context) {
 
 // check looks whether the nodes that should run do.
 func (s *stage) check(ctx context.Context) {
-	for _, n := range s.cluster.nodes {
-		switch {
-		case !n.up.Load():
-		case !n.running():
+	for _, n := range s.cluster.running() {
+		if !n.isRunning() {
 			s.fault("node %s ended by itself (%v), see %s", n.name, n.cmd.ProcessState, n.log())
-		default:
-			if err := n.waitReady(ctx); err != nil {
-				s.fault("%v", err)
-			}
+		} else if err := n.waitReady(ctx); err != nil {
+			s.fault("%v", err)
 		}
 	}
 }
 
-func (s *stage) population() string {
-	counts, on := map[string]int{}, map[string]int{}
-	doomed := 0
-	for _, c := range slices.Concat(s.lasting, s.doomed) {
-		counts[c.sdk.Name+" "+c.sdk.Version] += len(c.providers)
-		for _, p := range c.providers {
-			on[p.Node]++
-		}
+// quiesce ends the readers.
+func (s *stage) quiesce() {
+	if s.stopReading != nil {
+		s.stopReading()
 	}
-	for _, c := range s.doomed {
-		doomed += len(c.providers)
+	s.readers.Wait()
+}
+
+// endWrites ends the writers; those that wait for an answer get it.
+func (s *stage) endWrites() {
+	if s.stopWriting != nil {
+		s.stopWriting()
 	}
-	var parts, nodes []string
-	all := 0
-	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, fmt.Sprintf("%s: %d", name, counts[name]))
-		all += counts[name]
-	}
-	for _, name := range slices.Sorted(maps.Keys(on)) {
-		nodes = append(nodes, fmt.Sprintf("%d on %s", on[name], name))
-	}
-	text := fmt.Sprintf("%d providers (%s; %s)", all, strings.Join(parts, ", "), strings.Join(nodes, ", "))
-	if doomed > 0 {
-		text += fmt.Sprintf(", %d of them doomed", doomed)
-	}
-	return text + fmt.Sprintf(", %d subscribers, %d readers", len(s.rec.observers)-len(s.cluster.nodes), len(s.cluster.nodes))
+	s.writers.Wait()
 }
 
 // close ends everything of the stage.
-func (s *stage) close() {
-	if s.stopReaders != nil {
-		s.stopReaders()
-	}
-	s.readers.Wait()
+func (s *stage) close() error {
+	s.endWrites()
+	s.quiesce()
 	var wg sync.WaitGroup
 	for _, end := range s.closing {
 		wg.Go(end)
@@ -562,5 +348,6 @@ func (s *stage) close() {
 	for _, l := range s.listeners {
 		l.Close()
 	}
-	s.cluster.close()
+	err := s.cluster.close()
+	return errors.Join(err, s.network.Close())
 }

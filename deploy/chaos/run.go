@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/disk"
+	"github.com/starling-registry/starling/deploy/chaos/link"
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
+	"github.com/starling-registry/starling/test/compat/drivers"
+)
+
+const (
+	// dnsName is in a zone that never exists in earnest.
+	dnsName = "starling.test"
+	// nodePort is of nodes that have a machine, or a namespace, for themselves.
+	nodePort = 8848
+)
+
+// root tells whether nodes and clients get network namespaces of their own.
+func (o *options) root() bool { return os.Geteuid() == 0 && !o.noRoot && len(o.servers) == 0 }
+
+// abilities are what faults can have with these options on this machine.
+func (o *options) abilities() need {
+	has := needClients
+	if o.byName {
+		has |= needName
+	}
+	if len(o.servers) > 0 {
+		if o.control != "" {
+			has |= needProcess
+		}
+		return has
+	}
+	has |= needLinks | needProcess | needOwn | needLog
+	if o.root() && disk.Available() == nil {
+		has |= needDisk
+	}
+	return has
+}
+
+// run plays the schedule, or the scenarios one after the other; whether all
+// passed is the result.
+func run(ctx context.Context, o *options) (bool, error) {
+	r := &report{Started: time.Now().UTC().Truncate(time.Second), Command: command(o)}
+	if len(o.servers) == 0 {
+		version, err := exec.CommandContext(ctx, o.bin, "version").CombinedOutput()
+		if err != nil {
+			return false, fmt.Errorf("no server to test: %s version: %w", o.bin, err)
+		}
+		r.Server = strings.TrimSpace(string(version))
+	}
+	sdks, err := buildSDKs(o.suite, o.sdks)
+	if err != nil {
+		return false, err
+	}
+	for _, s := range sdks {
+		r.SDKs = append(r.SDKs, s.Name+" "+s.Version)
+	}
+	dir, err := os.MkdirTemp("", "starling-chaos-")
+	if err != nil {
+		return false, err
+	}
+	var list []*scenario
+	if o.scenarios != "" {
+		list, err = chooseScenarios(o.scenarios)
+	} else {
+		var one *scenario
+		one, err = o.fromSchedule()
+		list = []*scenario{one}
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, sc := range list {
+		fmt.Printf("== %s: %s\n", sc.name, sc.says)
+		res := play(ctx, o, sc, sdks, filepath.Join(dir, sc.name))
+		r.Scenarios = append(r.Scenarios, res)
+		res.print(os.Stdout)
+		if ctx.Err() != nil {
+			break
+		}
+		if res.Result == passed && !o.keep {
+			os.RemoveAll(filepath.Join(dir, sc.name))
+		}
+	}
+	fmt.Println()
+	r.print(os.Stdout)
+	os.Remove(dir) // if nothing is left in it
+	if _, err := os.Stat(dir); err == nil {
+		fmt.Println("logs and timelines:", dir)
+	}
+	if err := r.write(o.report); err != nil {
+		return false, err
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	return r.passed(), nil
+}
+
+// command is what plays the same again.
+func command(o *options) string {
+	text := fmt.Sprintf("deploy/chaos/chaos.sh --seed %d --nodes %d --sdks %s --providers %d --subscribers %d", o.seed, o.nodes, o.sdks, o.providers, o.subscribers)
+	for _, f := range []struct {
+		given bool
+		text  string
+	}{
+		{o.scenarios != "", " --scenario " + o.scenarios},
+		{o.faults != "", " --faults " + o.faults},
+		{o.faults == "" && o.scenarios == "" && o.last == 0, fmt.Sprintf(" --random %d", o.random)},
+		{o.last > 0, " --for " + o.last.String()},
+		{o.quick, " --quick"}, {o.byName, " --by-name"}, {o.noWrites, " --no-writes"}, {o.noRoot, " --no-root"},
+		{len(o.servers) > 0, " --servers " + strings.Join(o.servers, ",")},
+		{o.control != "", " --control " + o.control},
+	} {
+		if f.given {
+			text += f.text
+		}
+	}
+	return text
+}
+
+// fromSchedule makes a scenario of the faults that the command line asks for.
+func (o *options) fromSchedule() (*scenario, error) {
+	d := newDraw(o.seed, o.nodes, o.quick)
+	has := o.abilities()
+	var list schedule
+	var err error
+	if o.faults != "" {
+		if list, err = parse(o.faults, d); err != nil {
+			return nil, err
+		}
+		for _, g := range list {
+			for _, s := range g {
+				if lacks := s.fault.needs.lacks(has); lacks != "" {
+					return nil, fmt.Errorf("%s needs %s", s.fault.name, lacks)
+				}
+			}
+		}
+	} else {
+		n := o.random
+		if o.last > 0 {
+			n = 1 + int(o.last/(5*time.Second)) // more than there will be time for
+		}
+		able := slices.DeleteFunc(slices.Clone(faults), func(f *fault) bool { return f.needs.lacks(has) != "" })
+		if list, err = d.schedule(n, able); err != nil {
+			return nil, err
+		}
+	}
+	says := list.String()
+	if o.last > 0 {
+		says = fmt.Sprintf("faults for %v, from seed %d", o.last, o.seed)
+	}
+	return &scenario{
+		name: "schedule", says: says, doomed: strings.Contains(list.String(), "die"), free: true,
+		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
+			end := time.Now().Add(o.last)
+			for i, g := range list {
+				if o.last > 0 && time.Now().After(end) {
+					break
+				}
+				if err := s.playGroup(ctx, fmt.Sprintf("%d of %d", i+1, len(list)), g); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		},
+	}, nil
+}
+
+// open makes the place for a run: its network, the cluster in it, and the name
+// that it has, if it has one.
+func (o *options) open(ctx context.Context, s *stage, names []string) error {
+	if len(o.servers) > 0 {
+		return o.openForeign(ctx, s)
+	}
+	port := nodePort
+	if o.root() {
+		router, err := link.NewRouter()
+		if err != nil {
+			return err
+		}
+		s.network = router
+	} else {
+		relay, err := newRelay()
+		if err != nil {
+			return err
+		}
+		s.network, port = relay, relay.Port()
+	}
+	var err error
+	disks := o.abilities()&needDisk != 0 && strings.Contains(o.faults, "disk") || o.faults == "" && o.scenarios == ""
+	if s.cluster, err = newCluster(o.bin, s.dir, s.rec, s.network, port, names, disks && disk.Available() == nil && o.root()); err != nil {
+		return err
+	}
+	return nil
+}
+
+// play runs one scenario from an empty cluster to the verdict.
+func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, dir string) (res *result) {
+	start := time.Now()
+	res = &result{Name: sc.name, Says: sc.says, Result: passed, Verdict: &verdict.Verdict{}}
+	defer func() { res.Seconds = time.Since(start).Seconds() }()
+	fail := func(err error) *result {
+		res.Result, res.Why = failed, err.Error()
+		return res
+	}
+	count := o.nodes
+	if sc.nodes > 0 {
+		count = sc.nodes
+	}
+	if sc.three && count < 3 {
+		res.Result, res.Why = skipped, "it needs three nodes"
+		return res
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fail(err)
+	}
+	s := &stage{rec: newRecorder(), out: os.Stdout, dir: dir, dialable: !sc.undialable}
+	defer func() {
+		if err := s.close(); err != nil {
+			fail(err)
+		}
+	}()
+	if err := o.open(ctx, s, newNodeSet(count).running); err != nil {
+		return fail(err)
+	}
+	s.plan = &plan{sdks: sdks, providers: o.providers, subscribers: o.subscribers, spread: !sc.free}
+	if sc.doomed {
+		s.plan.doomed = max(len(sdks), o.providers/8)
+		if !sc.free {
+			s.plan.doomedOn = "b"
+		}
+	}
+	if err := s.setUp(ctx); err != nil {
+		return fail(fmt.Errorf("setting up: %w", err))
+	}
+	res.Providers, res.Subscribers = o.providers, o.subscribers
+	if sc.stable {
+		const age = 65 * time.Second
+		s.say("waiting until the nodes have been up for %v", age)
+		if err := sleep(ctx, age-time.Since(s.started)); err != nil {
+			return fail(err)
+		}
+	}
+	if !o.noWrites && sc.free {
+		s.writers.Go(func() { s.writePersistent(s.writing, rand.New(rand.NewPCG(o.seed, 1))) })
+	}
+	s.rec.begin()
+	expect, err := sc.play(ctx, s)
+	if err == nil && sc.free {
+		s.endWrites()
+		s.readKept(ctx)
+	}
+	t := s.rec.finish()
+	if err := writeJSON(filepath.Join(dir, "timeline.json"), t); err != nil {
+		return fail(err)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if expect == nil {
+		expect = &verdict.Expectation{}
+	}
+	res.Verdict = verdict.Judge(t, expect)
+	s.fence(ctx)
+	s.check(ctx)
+	if res.Verify, err = s.cluster.verify(ctx); err != nil {
+		s.fault("%v", err)
+	}
+	res.Verdict.Faults = append(res.Verdict.Faults, s.faults...)
+	res.Notes, res.Marks = s.notes, t.Marks
+	if !res.Verdict.Passed() {
+		res.Result = failed
+	}
+	if ctx.Err() != nil {
+		return fail(context.Cause(ctx))
+	}
+	return res
+}
+
+func (o *options) openForeign(ctx context.Context, s *stage) error { return fmt.Errorf("not yet") }

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
+)
+
+const (
+	// persistent is the service whose instances must outlive everything.
+	persistent = "chaos-persistent"
+	// persistTimeout is above what a node waits for a leader over HTTP.
+	persistTimeout = 12 * time.Second
+	writeEvery     = 100 * time.Millisecond
+	// keptTimeout is for all nodes to list the same at the end.
+	keptTimeout = 15 * time.Second
+)
+
+// writePersistent registers persistent instances at nodes that it chooses at
+// random, and deregisters every fifth of them later, until the context ends.
+// Each address is written by one goroutine at a time; a request that failed is
+// not repeated, since whether it was done is not known.
+func (s *stage) writePersistent(ctx context.Context, rng *rand.Rand) {
+	ticks := time.NewTicker(writeEvery)
+	defer ticks.Stop()
+	var mine []string // registered, acknowledged, to be deregistered
+	for i := 0; ; i++ {
+		running := s.cluster.running()
+		if len(running) > 0 {
+			n := running[rng.IntN(len(running))]
+			w := verdict.Write{Address: fmt.Sprintf("192.0.2.%d:%d", 1+i%250, 1024+i/250), Node: n.name, FromMs: now()}
+			if i%5 == 4 && len(mine) > 0 {
+				w.Address, w.Deregister = mine[0], true
+				mine = mine[1:]
+			}
+			s.writers.Go(func() {
+				err := s.cluster.api.persist(context.WithoutCancel(ctx), n.http(), persistent, w.Address, w.Deregister)
+				w.ToMs, w.Acked = now(), err == nil
+				if err != nil {
+					w.Error = err.Error()
+				}
+				s.rec.write(w)
+			})
+			if !w.Deregister && i%5 == 0 {
+				// By then the registration was answered, or has failed for good.
+				mine = append(mine, w.Address)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// readKept records what the nodes list of the persistent service in the end:
+// when they agree, or cannot in time.
+func (s *stage) readKept(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, keptTimeout)
+	defer cancel()
+	for {
+		var list []verdict.Kept
+		agree := true
+		for _, n := range s.cluster.running() {
+			k := verdict.Kept{Node: n.name}
+			hosts, err := s.cluster.api.hosts(ctx, n.http(), persistent)
+			if err != nil {
+				k.Error, agree = err.Error(), false
+			}
+			for _, h := range hosts {
+				k.Addresses = append(k.Addresses, h.address())
+			}
+			slices.Sort(k.Addresses)
+			agree = agree && (len(list) == 0 || slices.Equal(k.Addresses, list[0].Addresses))
+			list = append(list, k)
+		}
+		if agree || sleep(ctx, 500*time.Millisecond) != nil {
+			for _, k := range list {
+				s.rec.keep(k)
+			}
+			return
+		}
+	}
+}
