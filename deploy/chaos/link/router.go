@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	mathrand "math/rand/v2"
 	"net"
 	"os"
@@ -372,9 +373,7 @@ func (r *Router) Counters() map[string]Count {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	counts := map[string]Count{}
-	for key, c := range r.counted {
-		counts[key] = c
-	}
+	maps.Copy(counts, r.counted)
 	for _, from := range r.ports {
 		for _, to := range r.ports {
 			if from != to {

@@ -340,9 +340,9 @@ func TestLoss(t *testing.T) {
 func TestTCPSurvivesLoss(t *testing.T) {
 	r := newRouter(t, "a", "b")
 	lossy := Rule{Loss: 0.1, Delay: time.Millisecond, Jitter: 2 * time.Millisecond}
+	client, server := connect(t, r, "a", "b") // a lost SYN takes seconds
 	set(t, r, "a", "b", lossy)
 	set(t, r, "b", "a", lossy)
-	client, server := connect(t, r, "a", "b")
 	transfer(t, client, server, 300<<10)
 	if c := r.Counters()[Pair("a", "b")]; c.Lost == 0 || c.Delayed == 0 {
 		t.Errorf("counted are %+v", c)
