@@ -44,7 +44,7 @@ func mountAndWait(dir string) {
 func newDisk(t *testing.T, size int64) *Disk {
 	t.Helper()
 	if err := Available(); err != nil {
-		t.Skip("no disks here: ", err)
+		t.Skip("no disks here:", err)
 	}
 	dir := t.TempDir()
 	d, err := New(dir, size)
@@ -277,7 +277,7 @@ func TestCloseInUse(t *testing.T) {
 // of whatever folder, removes them, and leaves those of one that runs.
 func TestSweep(t *testing.T) {
 	if err := Available(); err != nil {
-		t.Skip("no disks here: ", err)
+		t.Skip("no disks here:", err)
 	}
 	start := func() (dir string, cmd *exec.Cmd, end func()) {
 		dir = filepath.Join(t.TempDir(), "with a space", "disk")
