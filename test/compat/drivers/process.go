@@ -45,6 +45,8 @@ type Request struct {
 	Server    string `json:"server,omitempty"`
 	Namespace string `json:"namespace"`
 	TimeoutMs int64  `json:"timeoutMs,omitempty"`
+	// Of "connect" to drivers without an SDK: the pause between two questions over HTTP.
+	PollMs int64 `json:"pollMs,omitempty"`
 
 	Service      string     `json:"service,omitempty"`
 	Group        string     `json:"group,omitempty"`

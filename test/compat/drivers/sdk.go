@@ -233,6 +233,45 @@ func (p Place) Node(name, version string) *SDK {
 	}
 }
 
+// HTTP are clients without an SDK, of the HTTP API of Nacos, v1: many in one process, from sources
+// that need nothing but Go.
+func (p Place) HTTP(name string) *SDK {
+	return p.bare(name, &SDK{
+		Title:   "HTTP, no SDK: API",
+		Version: "v1",
+		Redo:    5 * time.Second, // between two beats, whose answer says that it has to register again
+		Polls:   10 * time.Second,
+	}, "http")
+}
+
+// HTTP3 is HTTP with the client API of Nacos 3, for servers that do not offer v1 any more.
+func (p Place) HTTP3(name string) *SDK {
+	s := p.HTTP(name)
+	s.Version = "v3"
+	start := s.Command
+	s.Command = func(dir string) *exec.Cmd {
+		cmd := start(dir)
+		cmd.Args = append(cmd.Args, "-api", "v3")
+		return cmd
+	}
+	return s
+}
+
+// GRPC are clients without an SDK, of the protocol of Nacos 2 and 3: many in one process.
+func (p Place) GRPC(name string) *SDK {
+	return p.bare(name, &SDK{Title: "gRPC, no SDK: protocol", Version: "v2", Redo: time.Second}, "grpc")
+}
+
+// bare completes what is about a driver of this module.
+func (p Place) bare(name string, s *SDK, source string) *SDK {
+	binary := p.build("driver-" + source)
+	s.Name = name
+	s.Tools = []Tool{goTool}
+	s.Build = func() error { return goRun(absolute(string(p)), "build", "-o", binary, "./drivers/"+source) }
+	s.Command = func(dir string) *exec.Cmd { return exec.Command(binary, "-dir", dir) }
+	return s
+}
+
 // Missing returns the tools of the SDK that this machine lacks.
 func (s *SDK) Missing() []Tool {
 	var list []Tool
