@@ -127,7 +127,7 @@ func runScenarios(t *testing.T, sdk *sdk, srv *server, dir string) {
 func TestDriverWithoutServer(t *testing.T) {
 	t.Parallel()
 	dir := runDir(t)
-	for _, sdk := range selectedSDKs(t) {
+	for _, sdk := range append(selectedSDKs(t), bare()...) {
 		t.Run(sdk.Name, func(t *testing.T) {
 			prepare(t, sdk)
 			t.Parallel()
