@@ -23,6 +23,9 @@ type network interface {
 	Started(end string, pid int)
 	// Listen opens a port at an end of clients, which nodes can dial.
 	Listen(end string) (net.Listener, error)
+	// Down says that nothing is behind an end's ports any more, Up that there is.
+	Down(end string) error
+	Up(end string) error
 	Counters() map[string]link.Count
 	Close() error
 }

@@ -194,6 +194,9 @@ func (n *node) start(ctx context.Context) error {
 		return fmt.Errorf("starting node %s: %w", n.name, err)
 	}
 	c.net.Started(n.name, n.cmd.Process.Pid)
+	if err := c.net.Up(n.name); err != nil {
+		return err
+	}
 	n.exited = make(chan struct{})
 	go func(cmd *exec.Cmd, exited chan struct{}) {
 		cmd.Wait()
@@ -223,6 +226,9 @@ func (c *cluster) join(n *node) []string {
 
 // is records what was made of the node.
 func (n *node) is(state verdict.NodeState) {
+	if state == verdict.Down && !n.cluster.foreign {
+		n.cluster.net.Down(n.name) // fails only for an end that is not there
+	}
 	n.up.Store(state == verdict.Up || state == verdict.Starting || state == verdict.Frozen)
 	n.cluster.rec.node(n.name, state)
 }

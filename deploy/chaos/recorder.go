@@ -33,7 +33,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, changed: make(chan struct{})}
+	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, changed: make(chan struct{}), zero: now()}
 }
 
 // never is the end of a step that has none yet.

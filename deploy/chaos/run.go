@@ -12,16 +12,8 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/disk"
-	"github.com/starling-registry/starling/deploy/chaos/link"
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 	"github.com/starling-registry/starling/test/compat/drivers"
-)
-
-const (
-	// dnsName is in a zone that never exists in earnest.
-	dnsName = "starling.test"
-	// nodePort is of nodes that have a machine, or a namespace, for themselves.
-	nodePort = 8848
 )
 
 // root tells whether nodes and clients get network namespaces of their own.
@@ -160,7 +152,7 @@ func (o *options) fromSchedule() (*scenario, error) {
 		says = fmt.Sprintf("faults for %v, from seed %d", o.last, o.seed)
 	}
 	return &scenario{
-		name: "schedule", says: says, doomed: strings.Contains(list.String(), "die"), free: true,
+		name: "schedule", says: says, free: true, doomed: list.has("die"), disks: list.has("disk-full") || list.has("disk-slow"),
 		play: func(ctx context.Context, s *stage) (*verdict.Expectation, error) {
 			end := time.Now().Add(o.last)
 			for i, g := range list {
@@ -174,34 +166,6 @@ func (o *options) fromSchedule() (*scenario, error) {
 			return nil, nil
 		},
 	}, nil
-}
-
-// open makes the place for a run: its network, the cluster in it, and the name
-// that it has, if it has one.
-func (o *options) open(ctx context.Context, s *stage, names []string) error {
-	if len(o.servers) > 0 {
-		return o.openForeign(ctx, s)
-	}
-	port := nodePort
-	if o.root() {
-		router, err := link.NewRouter()
-		if err != nil {
-			return err
-		}
-		s.network = router
-	} else {
-		relay, err := newRelay()
-		if err != nil {
-			return err
-		}
-		s.network, port = relay, relay.Port()
-	}
-	var err error
-	disks := o.abilities()&needDisk != 0 && strings.Contains(o.faults, "disk") || o.faults == "" && o.scenarios == ""
-	if s.cluster, err = newCluster(o.bin, s.dir, s.rec, s.network, port, names, disks && disk.Available() == nil && o.root()); err != nil {
-		return err
-	}
-	return nil
 }
 
 // play runs one scenario from an empty cluster to the verdict.
@@ -230,7 +194,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 			fail(err)
 		}
 	}()
-	if err := o.open(ctx, s, newNodeSet(count).running); err != nil {
+	if err := o.open(ctx, s, sc, newNodeSet(count).running); err != nil {
 		return fail(err)
 	}
 	s.plan = &plan{sdks: sdks, providers: o.providers, subscribers: o.subscribers, spread: !sc.free}
@@ -286,5 +250,3 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	}
 	return res
 }
-
-func (o *options) openForeign(ctx context.Context, s *stage) error { return fmt.Errorf("not yet") }

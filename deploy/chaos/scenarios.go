@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/link"
@@ -28,6 +30,10 @@ type scenario struct {
 	// what was done, clients choose their nodes, and persistent instances are
 	// written.
 	free bool
+	// byName: clients and nodes know the nodes by one DNS name only.
+	byName bool
+	// disks of nodes can be broken.
+	disks bool
 	// undialable: no provider's address leads anywhere.
 	undialable bool
 	// play does it, and says what is allowed. It returns when enough was seen.
@@ -214,6 +220,80 @@ var scenarios = []scenario{
 			return longCut(ctx, s, e)
 		},
 	},
+	{
+		name: "scale-out", says: "1 → 3 → 5 → 2 nodes behind one DNS name, which is all that clients and nodes know; the first three nodes leave",
+		nodes: 1, byName: true, free: true,
+		play: scaleOut,
+	},
+}
+
+// scaleOut grows and shrinks a cluster under load. At each size more clients
+// come, which find what the name stands for by then.
+func scaleOut(ctx context.Context, s *stage) (*verdict.Expectation, error) {
+	step := func(voters int, names ...string) error {
+		for _, name := range names {
+			f := "add"
+			if slices.Contains(s.cluster.names(), name) {
+				f = "remove"
+			}
+			st := &step{fault: findFault(f), target: name}
+			if err := s.playGroup(ctx, fmt.Sprintf("%d nodes", len(s.cluster.names())), group{st}); err != nil {
+				return err
+			}
+		}
+		if err := s.voters(ctx, voters); err != nil {
+			return err
+		}
+		for _, c := range s.lasting {
+			if err := s.enlist(ctx, c, fmt.Sprintf("%s-at-%d-nodes", c.sdk.Name, len(s.cluster.names())), ""); err != nil {
+				return err
+			}
+		}
+		return s.calm(ctx)
+	}
+	if err := step(1); err != nil {
+		return nil, err
+	}
+	if err := step(3, "b", "c"); err != nil {
+		return nil, err
+	}
+	if err := step(5, "d", "e"); err != nil {
+		return nil, err
+	}
+	return nil, step(2, "a", "b", "c")
+}
+
+// voters waits until so many nodes vote, and no others, or says that they do
+// not.
+func (s *stage) voters(ctx context.Context, want int) error {
+	const limit = time.Minute
+	start := time.Now()
+	for {
+		said := "nobody says who votes"
+		if n, err := s.cluster.leader(ctx); err == nil {
+			if status, err := n.raft(ctx); err == nil {
+				var list []string
+				for _, v := range status.Servers {
+					if v.Voter {
+						list = append(list, v.Name)
+					}
+				}
+				slices.Sort(list)
+				said = strings.Join(list, ", ") + " vote"
+				if slices.Equal(list, s.cluster.names()) {
+					s.act("%s vote, %.1f s later", strings.Join(list, ", "), time.Since(start).Seconds())
+					return nil
+				}
+			}
+		}
+		if time.Since(start) > limit {
+			s.fault("%s, want %d nodes to, %v after the last came or went", said, want, limit)
+			return nil
+		}
+		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // patient is how long those subscribers of the Python SDK may see the dead that

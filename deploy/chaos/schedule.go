@@ -51,6 +51,13 @@ func (s schedule) String() string {
 	return strings.Join(parts, ",")
 }
 
+// has tells whether a fault is in it.
+func (s schedule) has(name string) bool {
+	return slices.ContainsFunc(s, func(g group) bool {
+		return slices.ContainsFunc(g, func(s *step) bool { return s.fault.name == name })
+	})
+}
+
 // parse reads a schedule: groups with commas, the steps of one with plus signs.
 // What a step leaves out is drawn.
 func parse(text string, d *draw) (schedule, error) {

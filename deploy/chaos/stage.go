@@ -252,6 +252,13 @@ func (s *stage) remove(ctx context.Context, n *node) error {
 	if err := s.name(s.cluster.nodesBut(n)...); err != nil {
 		return err
 	}
+	if s.point != nil {
+		// Or clients would go on to dial it, those that are new in vain.
+		s.act("waiting %v until what clients remember of the name is old", s.remembers())
+		if err := s.watch(ctx, s.remembers()); err != nil {
+			return err
+		}
+	}
 	s.act("SIGTERM to %s, which is not coming back", n.name)
 	if err := n.stop(ctx); err != nil {
 		return err
@@ -267,6 +274,17 @@ func (s *stage) name(nodes ...*node) error {
 	}
 	s.act("%s stands for %s", s.serverName, strings.Join(namesOf(nodes), ", "))
 	return s.point(nodes)
+}
+
+// remembers is how long a client may go on with what it was told that the name
+// stands for: a JVM 30 s, others as long as the record says, which is a second.
+func (s *stage) remembers() time.Duration {
+	for _, c := range s.lasting {
+		if strings.HasPrefix(c.sdk.Name, "java") {
+			return 31 * time.Second
+		}
+	}
+	return 2 * time.Second
 }
 
 // setLinks lays a rule on links, or takes it back.

@@ -61,3 +61,7 @@ func within(space string, do func() error) error {
 // refuses by itself.
 func (r *Router) Up(string) error   { return nil }
 func (r *Router) Down(string) error { return nil }
+
+// Listen opens a TCP port of loopback, which can be dialled whatever the rules
+// say: clients have no fronts.
+func (r *Relay) Listen(string) (net.Listener, error) { return net.Listen("tcp4", "127.0.0.1:0") }

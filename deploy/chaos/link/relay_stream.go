@@ -176,7 +176,7 @@ func (s *stream) arrive(there, back *direction) bool {
 			case <-s.quit:
 			}
 			timer.Stop()
-			if over(s.quit) || !s.clientHere() {
+			if ended(s.quit) || !s.clientHere() {
 				there.cut.Add(1)
 				return false
 			}
@@ -304,7 +304,7 @@ func (p *pipe) read() {
 			limit = lossyChunk
 		}
 		c, err := receive(raw, limit)
-		if over(p.stream.quit) {
+		if ended(p.stream.quit) {
 			return
 		}
 		// The rule may have changed while there was nothing to read.
@@ -419,7 +419,7 @@ func (p *pipe) write() {
 		case c != nil:
 			if !broken {
 				err := p.deliver(*c)
-				if over(quit) {
+				if ended(quit) {
 					return
 				}
 				if errors.Is(err, errStalled) {
@@ -549,7 +549,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-func over(quit <-chan struct{}) bool {
+func ended(quit <-chan struct{}) bool {
 	select {
 	case <-quit:
 		return true

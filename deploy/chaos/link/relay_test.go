@@ -125,7 +125,7 @@ func serve(t *testing.T, address string, f func(*net.TCPConn)) func() int {
 
 func echo(c *net.TCPConn) { io.Copy(c, c) }
 
-func dial(t *testing.T, address string) *net.TCPConn {
+func dialFront(t *testing.T, address string) *net.TCPConn {
 	t.Helper()
 	c, err := net.DialTimeout("tcp4", address, patient)
 	must(t, err)
@@ -160,7 +160,7 @@ func silent(t *testing.T, c net.Conn, d time.Duration) {
 	c.SetReadDeadline(time.Time{})
 }
 
-func eventually(t *testing.T, what string, f func() bool) {
+func relayEventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patient); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -172,7 +172,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 func TestStreamPasses(t *testing.T) {
 	r := newTestRelay(t, "a", "b")
 	serve(t, r.at("a"), echo)
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	ask(t, c, "hello")
 	if got := r.Counters()[Pair(Host, "a")]; got.Passed != 1 || got.Bytes != 5 {
 		t.Errorf("counted %+v for 5 bytes", got)
@@ -200,7 +200,7 @@ func TestStreamCutOneWay(t *testing.T) {
 					c.Write(b[:n])
 				}
 			})
-			c := dial(t, r.via("a"))
+			c := dialFront(t, r.via("a"))
 			b := make([]byte, 8)
 			_, err := io.ReadFull(c, b)
 			must(t, err)
@@ -239,11 +239,11 @@ func TestDialThroughCut(t *testing.T) {
 				r := newTestRelay(t, "a")
 				reached := serve(t, r.at("a"), echo)
 				must(t, r.Set(way[0], way[1], rule))
-				impatient, patientOne := dial(t, r.via("a")), dial(t, r.via("a"))
+				impatient, patientOne := dialFront(t, r.via("a")), dialFront(t, r.via("a"))
 				io.WriteString(impatient, "late")
 				silent(t, patientOne, 100*time.Millisecond)
 				impatient.Close()
-				eventually(t, "the one who gave up is forgotten", func() bool { return r.Counters()[Pair(Host, "a")].Cut == 1 })
+				relayEventually(t, "the one who gave up is forgotten", func() bool { return r.Counters()[Pair(Host, "a")].Cut == 1 })
 				if reached() != 0 {
 					t.Fatal("a dial reached its target through the cut")
 				}
@@ -260,7 +260,7 @@ func TestDialThroughCut(t *testing.T) {
 func TestStreamDelay(t *testing.T) {
 	r := newTestRelay(t, "a")
 	serve(t, r.at("a"), echo)
-	before := dial(t, r.via("a"))
+	before := dialFront(t, r.via("a"))
 	ask(t, before, "ready")
 	const delay = 60 * time.Millisecond
 	must(t, r.Set(Host, "a", Rule{Delay: delay}))
@@ -273,7 +273,7 @@ func TestStreamDelay(t *testing.T) {
 	}
 	// A new connection costs a round trip before the first byte.
 	start := time.Now()
-	ask(t, dial(t, r.via("a")), "new")
+	ask(t, dialFront(t, r.via("a")), "new")
 	if took := time.Since(start); took < 4*delay {
 		t.Errorf("dial and round trip took %v, less than two round trips", took)
 	}
@@ -294,7 +294,7 @@ func TestStreamDelay(t *testing.T) {
 func TestStreamDelayIsPipelined(t *testing.T) {
 	r := newTestRelay(t, "a")
 	serve(t, r.at("a"), echo)
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	ask(t, c, "ready")
 	must(t, r.Set(Host, "a", Rule{Delay: 100 * time.Millisecond, Jitter: 50 * time.Millisecond}))
 	start := time.Now()
@@ -320,7 +320,7 @@ func TestStreamDelayIsPipelined(t *testing.T) {
 func TestStreamLoss(t *testing.T) {
 	r := newTestRelay(t, "a")
 	serve(t, r.at("a"), echo)
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	ask(t, c, "ready")
 	must(t, r.Set(Host, "a", Rule{Loss: 0.5}))
 	// 40 times in a row no loss: one run in 10^12.
@@ -360,21 +360,21 @@ func TestStreamRate(t *testing.T) {
 	must(t, r.Set(Host, "a", Rule{Rate: rate}))
 	start := time.Now()
 	for range 2 {
-		c := dial(t, r.via("a"))
+		c := dialFront(t, r.via("a"))
 		go c.Write(make([]byte, each))
 	}
-	eventually(t, "all arrives", func() bool { return got.Load() == 2*each })
+	relayEventually(t, "all arrives", func() bool { return got.Load() == 2*each })
 	took := time.Since(start)
 	if least := time.Second * 2 * each / rate; took < least*95/100 || took > 4*least {
 		t.Errorf("%d bytes took %v at %d bytes a second", 2*each, took, rate)
 	}
 	// Without the limit the rest goes at once.
 	must(t, r.Set(Host, "a", Rule{Rate: 100}))
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	c.Write(make([]byte, 100<<10))
 	time.Sleep(10 * time.Millisecond)
 	must(t, r.Set(Host, "a", Rule{}))
-	eventually(t, "the rest arrives", func() bool { return got.Load() == 2*each+100<<10 })
+	relayEventually(t, "the rest arrives", func() bool { return got.Load() == 2*each+100<<10 })
 }
 
 // All bytes arrive as they were sent, whatever the rules do meanwhile.
@@ -423,7 +423,7 @@ func TestStreamsUnderChangingRules(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, uint64(100+worker)))
 		wg.Go(func() {
 			for size := range work {
-				if err := transfer(r.via("a"), size, rng); err != nil {
+				if err := relayTransfer(r.via("a"), size, rng); err != nil {
 					t.Errorf("%d bytes: %v", size, err)
 				}
 			}
@@ -446,7 +446,7 @@ func TestStreamsUnderChangingRules(t *testing.T) {
 
 // transfer sends bytes to an echo, closes its half and compares what comes back
 // until the echo closes its own.
-func transfer(address string, size int, rng *rand.Rand) error {
+func relayTransfer(address string, size int, rng *rand.Rand) error {
 	c, err := net.DialTimeout("tcp4", address, patient)
 	if err != nil {
 		return err
@@ -481,7 +481,7 @@ func TestHalfClose(t *testing.T) {
 	})
 	for _, rule := range []Rule{{}, {Delay: 20 * time.Millisecond}} {
 		must(t, r.Set(Host, "a", rule))
-		c := dial(t, r.via("a"))
+		c := dialFront(t, r.via("a"))
 		io.WriteString(c, "all")
 		must(t, c.CloseWrite())
 		c.SetDeadline(time.Now().Add(patient))
@@ -489,7 +489,7 @@ func TestHalfClose(t *testing.T) {
 			t.Fatalf("got %q, %v", got, err)
 		}
 	}
-	eventually(t, "the streams are over", func() bool { return r.streams("a") == 0 })
+	relayEventually(t, "the streams are over", func() bool { return r.streams("a") == 0 })
 }
 
 func (r *Relay) streams(end string) int {
@@ -519,7 +519,7 @@ func TestReset(t *testing.T) {
 		ended <- err
 	})
 	first := func() *net.TCPConn {
-		c := dial(t, r.via("a"))
+		c := dialFront(t, r.via("a"))
 		_, err := io.ReadFull(c, make([]byte, 1))
 		must(t, err)
 		return c
@@ -562,7 +562,7 @@ func TestReset(t *testing.T) {
 	if err := <-ended; !isReset(err) {
 		t.Errorf("after healing the target ended with %v", err)
 	}
-	eventually(t, "the streams are over", func() bool { return r.streams("a") == 0 })
+	relayEventually(t, "the streams are over", func() bool { return r.streams("a") == 0 })
 }
 
 // A client sees it when the target resets.
@@ -572,7 +572,7 @@ func TestResetByTarget(t *testing.T) {
 		io.ReadFull(c, make([]byte, 1))
 		c.SetLinger(0)
 	})
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	io.WriteString(c, "x")
 	c.SetReadDeadline(time.Now().Add(patient))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -610,7 +610,7 @@ func TestRefusal(t *testing.T) {
 	}
 	must(t, r.Up("a"))
 	serve(t, r.at("a"), echo)
-	ask(t, dial(t, r.via("a")), "up again")
+	ask(t, dialFront(t, r.via("a")), "up again")
 }
 
 // What is pushed into a cut, or at a reader that stands still, stays with the
@@ -625,9 +625,9 @@ func TestMemoryIsBounded(t *testing.T) {
 			const conns, bytesEach = 16, 64 << 20 // 1 GB
 			var clients []*net.TCPConn
 			for range conns {
-				clients = append(clients, dial(t, r.via("a")))
+				clients = append(clients, dialFront(t, r.via("a")))
 			}
-			eventually(t, "all are connected", func() bool { return r.joined(Host, "a") == conns })
+			relayEventually(t, "all are connected", func() bool { return r.joined(Host, "a") == conns })
 			must(t, r.Set(Host, "a", rule))
 			var before, after runtime.MemStats
 			runtime.GC()
@@ -706,9 +706,9 @@ func TestOwners(t *testing.T) {
 	<-lines
 	start("java", "mapped", self)
 	<-lines
-	fmt.Fprintln(dial(t, r.via("a")), "owner")
+	fmt.Fprintln(dialFront(t, r.via("a")), "owner")
 	<-lines
-	eventually(t, "all is counted", func() bool {
+	relayEventually(t, "all is counted", func() bool {
 		return count("b") == 6 && count("c") == 12 && count("java") == 6 && count(Host) == 6
 	})
 
@@ -750,7 +750,7 @@ func TestOwnerGone(t *testing.T) {
 		}
 	}
 	serve(t, r.at("a"), echo)
-	ask(t, dial(t, r.via("a")), "host") // sees that the process of b is gone
+	ask(t, dialFront(t, r.via("a")), "host") // sees that the process of b is gone
 	r.owners.mu.Lock()
 	defer r.owners.mu.Unlock()
 	if len(r.owners.processes) != 0 {
@@ -829,7 +829,7 @@ func TestDatagrams(t *testing.T) {
 	must(t, err)
 	defer stranger.Close()
 	io.WriteString(stranger, "?")
-	eventually(t, "the stranger is counted", func() bool { return r.Counters()[Pair(Host, "b")].Failed == 1 })
+	relayEventually(t, "the stranger is counted", func() bool { return r.Counters()[Pair(Host, "b")].Failed == 1 })
 }
 
 func TestDatagramLoss(t *testing.T) {
@@ -841,7 +841,7 @@ func TestDatagramLoss(t *testing.T) {
 	for i := range sent {
 		a.WriteTo([]byte("x"), front(r, "b"))
 		if i%100 == 99 { // before a kernel's buffer is full
-			eventually(t, "all were seen", func() bool {
+			relayEventually(t, "all were seen", func() bool {
 				c := r.Counters()[Pair("a", "b")]
 				return c.Passed+c.Lost == uint64(i+1)
 			})
@@ -901,7 +901,7 @@ func TestDatagramDelayAndRate(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	eventually(t, "the queue is full", func() bool { return r.Counters()[Pair("a", "b")].Full > 0 })
+	relayEventually(t, "the queue is full", func() bool { return r.Counters()[Pair("a", "b")].Full > 0 })
 	d := r.direction("a", "b")
 	d.mu.Lock()
 	if d.flight.bytes > maxFlight {
@@ -926,7 +926,7 @@ func named(t *testing.T, address, name string) {
 }
 
 func nameAt(t *testing.T, address string) string {
-	c := dial(t, address)
+	c := dialFront(t, address)
 	c.SetReadDeadline(time.Now().Add(patient))
 	b := make([]byte, 16)
 	n, err := c.Read(b)
@@ -948,7 +948,7 @@ func TestFrontOfForeignServer(t *testing.T) {
 	if ip != r.Address("nacos") {
 		t.Errorf("the front is %s, its address %s", ip, r.Address("nacos"))
 	}
-	c := dial(t, net.JoinHostPort(ip, strconv.Itoa(port)))
+	c := dialFront(t, net.JoinHostPort(ip, strconv.Itoa(port)))
 	ask(t, c, "hello")
 	must(t, r.Set(Host, "nacos", Rule{Delay: 30 * time.Millisecond}))
 	if took := ask(t, c, "slow"); took < 30*time.Millisecond {
@@ -975,7 +975,7 @@ func TestNameFront(t *testing.T) {
 		t.Errorf("connections went to %v, not in turn", got)
 	}
 	must(t, r.Point("registry.test", "b"))
-	stays := dial(t, name)
+	stays := dialFront(t, name)
 	_, err = io.ReadFull(stays, make([]byte, 1))
 	must(t, err)
 	must(t, r.Point("registry.test", "a"))
@@ -991,7 +991,7 @@ func TestNameFront(t *testing.T) {
 		t.Errorf("a dropped connection ended with %v", err)
 	}
 	must(t, r.Point("registry.test", "b"))
-	silent(t, dial(t, name), 50*time.Millisecond)
+	silent(t, dialFront(t, name), 50*time.Millisecond)
 
 	if r.Point("registry.test", "nobody") == nil || r.Point("a", "b") == nil || r.Point("nobody") == nil {
 		t.Error("what makes no sense was taken")
@@ -1001,7 +1001,7 @@ func TestNameFront(t *testing.T) {
 func TestEndsComeAndGo(t *testing.T) {
 	r := newTestRelay(t, "a", "b")
 	reached := serve(t, r.at("a"), echo)
-	c := dial(t, r.via("a"))
+	c := dialFront(t, r.via("a"))
 	ask(t, c, "hello")
 	addresses := []string{r.Bind("a"), r.Address("a"), r.Bind("b"), r.Address("b")}
 	gone := r.via("a")
@@ -1022,7 +1022,7 @@ func TestEndsComeAndGo(t *testing.T) {
 		t.Errorf("an address was given again: %s, %s", r.Bind("a"), r.Address("a"))
 	}
 	serve(t, r.at("a"), echo)
-	ask(t, dial(t, r.via("a")), "without the rule of the one before")
+	ask(t, dialFront(t, r.via("a")), "without the rule of the one before")
 
 	for what, err := range map[string]error{
 		"a name twice":     r.Add("a"),
@@ -1052,7 +1052,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	for i := range 50 {
 		must(t, r.Set(Host, "a", rules[i%len(rules)]))
 		must(t, r.Set("a", "b", rules[i%len(rules)]))
-		c := dial(t, r.via("a"))
+		c := dialFront(t, r.via("a"))
 		io.WriteString(c, "hello")
 		a.WriteTo([]byte("hello"), front(r, "b"))
 	}
