@@ -34,7 +34,7 @@ type queue struct {
 	wake    chan struct{} // holds one token: something may have to be done earlier
 
 	mu      sync.Mutex
-	packets []waiting // from the first to the last, due in this order
+	packets []waiting // from the first to the last; who is due early waits for those before
 	ending  bool      // what is left is due now, then run returns …
 	ended   bool      // … and nothing is taken any more
 	idle    time.Time // when the link will have sent all that it took
@@ -75,9 +75,6 @@ func (q *queue) push(packet []byte, r Rule, now time.Time) outcome {
 		q.idle = due
 	}
 	due = due.Add(r.Delay + q.jitterLocked(r.Jitter, now))
-	if n := len(q.packets); n > 0 {
-		due = later(due, q.packets[n-1].due)
-	}
 	w := waiting{due: due, buf: buffers.Get().(*[mtu]byte)}
 	w.size = copy(w.buf[:], packet)
 	q.packets = append(q.packets, w)

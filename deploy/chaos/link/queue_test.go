@@ -215,6 +215,7 @@ func FuzzForward(f *testing.F) {
 	f.Add(good)
 	f.Add(good[:19])
 	f.Add(append(good, make([]byte, mtu)...))
+	f.Add(append([]byte{0x65}, good[1:]...))
 	f.Add([]byte{})
 	f.Add([]byte{0x60, 0, 0, 0, 0, 0, 59, 64, 31: 0, 39: 2})
 	f.Fuzz(func(t *testing.T, packet []byte) {
