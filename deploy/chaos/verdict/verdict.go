@@ -22,6 +22,62 @@ type Expectation struct {
 	// EqualFrom and EqualWithin: that long after EqualFrom all views must be
 	// equal and right, and stay so. Not checked if EqualWithin is 0.
 	EqualFrom, EqualWithin Millis
+
+	derived *derivation // of Derive: then the rest is not used
+}
+
+// excuses are the times in which the observer may miss the provider.
+func (e *Expectation) excuses(p *Provider, o *Observer) []Excuse {
+	if e.derived != nil {
+		return e.derived.excuses(p, o)
+	}
+	var list []Excuse
+	for i := range e.Absences {
+		if a := &e.Absences[i]; a.covers(p, o) {
+			list = append(list, Excuse{a.From, a.To, a.Why})
+		}
+	}
+	return list
+}
+
+// later: the observer's node was not there when it all began.
+func (e *Expectation) later(o *Observer) bool {
+	return e.derived != nil && e.derived.w.state(e.derived.w.at(0), o.Node) != Up
+}
+
+// mayReturn: what the observer saw go it may see again, because it went to
+// another node, or its node to an old snapshot.
+func (e *Expectation) mayReturn(p *Provider, o *Observer, left, back Millis) bool {
+	return e.derived != nil && e.derived.mayReturn(p, o, left, back)
+}
+
+// allows: the observer may be wrong about the provider when the recording ends.
+func (e *Expectation) allows(t *Timeline, name string, o *Observer) bool {
+	i := slices.IndexFunc(t.Providers, func(p Provider) bool { return p.Name == name })
+	if e.derived == nil || i < 0 {
+		return false
+	}
+	p := &t.Providers[i]
+	if p.DiedMs != nil && *p.DiedMs <= t.EndMs {
+		by, _ := e.goneBy(p, o)
+		return by.By > t.EndMs
+	}
+	return p.UpMs > 0 && e.derived.due(p, o) > t.EndMs ||
+		slices.ContainsFunc(e.excuses(p, o), func(x Excuse) bool { return x.From < t.EndMs && t.EndMs <= x.To })
+}
+
+// goneBy is by when the observer must not see the dead provider any more, and
+// whether that is more than others have.
+func (e *Expectation) goneBy(p *Provider, o *Observer) (by Deadline, deaf bool) {
+	switch {
+	case e.derived != nil:
+		return e.derived.gone(p, o), false
+	case e.GoneWithin == nil:
+		return Deadline{By: *p.DiedMs}, false
+	case e.Deaf != nil && e.Deaf(o):
+		return Deadline{By: *p.DiedMs + max(e.GoneWithin(p), e.DeafFor)}, true
+	}
+	return Deadline{By: *p.DiedMs + e.GoneWithin(p)}, false
 }
 
 // An Absence excuses gaps that lie between from and to.
@@ -48,6 +104,8 @@ type Gap struct {
 	Excused  string `json:"excused,omitempty"`
 }
 
+func (g *Gap) length() Millis { return g.ToMs - g.FromMs }
+
 // A Departure is how long a dead provider was still seen: by the slowest
 // observer or, if any saw it too long, by the one that did so most.
 type Departure struct {
@@ -57,8 +115,11 @@ type Departure struct {
 	LimitMs  Millis `json:"limitMs"`
 	Observer string `json:"observer"`
 	Never    bool   `json:"never,omitempty"`
-	// Returned: an observer saw it go and come back.
+	// Returned: an observer saw it go and come back, and did not go to another
+	// node meanwhile.
 	Returned bool `json:"returned,omitempty"`
+	// Why is the rule that the limit comes from, if it was derived.
+	Why string `json:"why,omitempty"`
 }
 
 func (d *Departure) Late() bool { return d.Never || d.Returned || d.AfterMs > d.LimitMs }
@@ -70,6 +131,10 @@ type Verdict struct {
 	Gone    []Departure `json:"gone"`
 	// EqualAfterMs is when all views were right for good, after EqualFrom.
 	EqualAfterMs *Millis `json:"equalAfterMs,omitempty"`
+	// Converged says for each step when all views were right after it.
+	Converged []Convergence `json:"converged,omitempty"`
+	Lost      []Loss        `json:"lost,omitempty"` // persistent writes
+	Summary   Summary       `json:"summary"`
 	// Faults are all other reasons to fail.
 	Faults []string `json:"faults"`
 }
@@ -80,6 +145,12 @@ func (v *Verdict) Passed() bool {
 
 func (v *Verdict) fault(format string, args ...any) {
 	v.Faults = append(v.Faults, fmt.Sprintf(format, args...))
+}
+
+// Add takes in what was found wrong beside what observers saw.
+func (v *Verdict) Add(faults ...string) {
+	v.Faults = append(v.Faults, faults...)
+	v.Summary.Faults, v.Summary.Passed = len(v.Faults), v.Passed()
 }
 
 // Judge compares what was seen with what was true.
@@ -94,7 +165,7 @@ func Judge(t *Timeline, e *Expectation) *Verdict {
 		o := &t.Observers[i]
 		list := t.spans(o.Name)
 		spans[o.Name] = list
-		if len(list) == 0 || list[0].from > 0 {
+		if len(list) == 0 || list[0].from > 0 && !e.later(o) {
 			v.fault("%s saw nothing before the scenario began", o.Name)
 			continue
 		}
@@ -117,10 +188,13 @@ func Judge(t *Timeline, e *Expectation) *Verdict {
 			v.gone(t, e, p, spans)
 		}
 	}
-	v.end(t, spans)
+	v.end(t, e, spans)
 	if e.EqualWithin > 0 {
 		v.equal(t, e, spans)
 	}
+	v.converge(t, e, spans)
+	v.writes(t, e)
+	v.summarize(t)
 	return v
 }
 
@@ -133,11 +207,17 @@ func twice(list []string) []string {
 	return slices.Sorted(maps.Keys(count))
 }
 
-// gaps finds when the observer did not see the provider although it lived. A
-// provider that registers during the scenario is due from when the observer saw
-// it first; that it is seen at all, the end shows.
+// gaps finds when the observer did not see the provider although it lived. One
+// that registers during the scenario is due from when the observer saw it first,
+// or, where that is derived, from when it must have.
 func (v *Verdict) gaps(t *Timeline, e *Expectation, p *Provider, o *Observer, spans []span) {
-	due := p.UpMs <= 0
+	due := never
+	switch {
+	case p.UpMs <= 0:
+		due = ever
+	case e.derived != nil:
+		due = e.derived.due(p, o)
+	}
 	until := t.EndMs
 	if p.DiedMs != nil {
 		until = min(until, *p.DiedMs)
@@ -160,10 +240,10 @@ func (v *Verdict) gaps(t *Timeline, e *Expectation, p *Provider, o *Observer, sp
 		case s.blind:
 			finish(s.from)
 		case s.seen[p.Name]:
-			due = true
+			due = min(due, s.from)
 			finish(s.from)
-		case due && open == nil:
-			open = &Gap{Provider: p.Name, SDK: p.SDK, On: p.Node, Observer: o.Name, FromMs: s.from}
+		case due < s.to && open == nil:
+			open = &Gap{Provider: p.Name, SDK: p.SDK, On: p.Node, Observer: o.Name, FromMs: max(s.from, due)}
 		}
 	}
 	if open != nil {
@@ -183,14 +263,23 @@ func (v *Verdict) gaps(t *Timeline, e *Expectation, p *Provider, o *Observer, sp
 	}
 }
 
+// addGap excuses a gap that lies within the times in which it may be, as a whole
+// or not at all.
 func (v *Verdict) addGap(e *Expectation, p *Provider, o *Observer, g Gap) {
-	for i := range e.Absences {
-		if a := &e.Absences[i]; a.covers(p, o) && a.From <= g.FromMs && g.ToMs <= a.To {
-			g.Excused = a.Why
-			v.Excused = append(v.Excused, g)
-			return
+	covered := g.FromMs
+	for _, x := range e.excuses(p, o) { // in the order in which they begin
+		if x.From <= covered && x.To > covered {
+			covered = x.To
+			if g.Excused == "" {
+				g.Excused = x.Why
+			}
 		}
 	}
+	if covered >= g.ToMs {
+		v.Excused = append(v.Excused, g)
+		return
+	}
+	g.Excused = ""
 	v.Gaps = append(v.Gaps, g)
 }
 
@@ -203,37 +292,33 @@ func (v *Verdict) gone(t *Timeline, e *Expectation, p *Provider, spans map[strin
 	}
 	for i := range t.Observers {
 		o := &t.Observers[i]
-		d := Departure{Provider: p.Name, SDK: p.SDK, Observer: o.Name, LimitMs: worst.LimitMs}
-		deaf := e.Deaf != nil && e.Deaf(o)
-		if deaf {
-			d.LimitMs = max(e.GoneWithin(p), e.DeafFor)
-		} else if e.GoneWithin != nil {
-			d.LimitMs = e.GoneWithin(p)
-		}
-		left := false
+		by, deaf := e.goneBy(p, o)
+		d := Departure{Provider: p.Name, SDK: p.SDK, Observer: o.Name, LimitMs: by.By - died, Why: by.Why}
+		left := never
 		for i, s := range spans[o.Name] {
 			switch {
 			case s.to <= died || s.blind:
 			case !s.seen[p.Name]:
-				left = true
+				left = min(left, max(s.from, died))
 			default:
-				d.Returned = d.Returned || left
+				d.Returned = d.Returned || left < never && !e.mayReturn(p, o, left, s.from)
 				d.AfterMs = s.to - died
-				d.Never = i == len(spans[o.Name])-1
+				d.Never = i == len(spans[o.Name])-1 && t.EndMs >= by.By
 			}
 		}
 		switch {
 		case d.Late() && (!worst.Late() || d.AfterMs > worst.AfterMs):
 			worst = d
-		case !d.Late() && !worst.Late() && !deaf && d.AfterMs > worst.AfterMs:
+		case !d.Late() && !worst.Late() && !deaf && (d.AfterMs > worst.AfterMs || worst.Observer == "" && e.derived != nil):
 			worst = d
 		}
 	}
 	v.Gone = append(v.Gone, worst)
 }
 
-// end demands that at the end every observer sees exactly those that live.
-func (v *Verdict) end(t *Timeline, spans map[string][]span) {
+// end demands that at the end every observer sees exactly those that live; where
+// faults allow more then, that is left to gaps and departures.
+func (v *Verdict) end(t *Timeline, e *Expectation, spans map[string][]span) {
 	for _, o := range t.Observers {
 		list := spans[o.Name]
 		if len(list) == 0 {
@@ -243,7 +328,10 @@ func (v *Verdict) end(t *Timeline, spans map[string][]span) {
 		if last.blind {
 			continue // its node is down; that those that should run do, the scenario checks
 		}
-		if missing, extra := difference(t, &last, t.EndMs); len(missing)+len(extra) > 0 {
+		missing, extra := difference(t, &last, t.EndMs)
+		missing = slices.DeleteFunc(missing, func(name string) bool { return e.allows(t, name, &o) })
+		extra = slices.DeleteFunc(extra, func(name string) bool { return e.allows(t, name, &o) })
+		if len(missing)+len(extra) > 0 {
 			v.fault("at the end %s lacks %s and has %s", o.Name, Some(missing), Some(extra))
 		}
 	}
