@@ -82,7 +82,7 @@ func (d *Replicator) headsLockedMerge(from string, via Via, of registry.Life, cl
 		return 0
 	}
 	p.headsClock, p.heardAt, p.far = clock, time.Now(), false
-	p.clockOff = time.Duration(clock.Millis()-time.Now().UnixMilli()) * time.Millisecond
+	p.clockOff = time.Duration(clock.Millis()-d.opts.Clock.Wall()) * time.Millisecond
 	p.ready, p.draining = hs.GetReady(), hs.GetDraining()
 	if !p.ready && !p.draining && time.Since(p.headsSent) > 200*time.Millisecond {
 		p.headsDue = true // it waits for them
