@@ -99,6 +99,14 @@ func newMetrics(reg prometheus.Registerer, c *Cluster) *metrics {
 		m.sent[via], m.sentBytes[via] = sent.WithLabelValues(name), sentBytes.WithLabelValues(name)
 		m.received[via], m.recvBytes[via] = received.WithLabelValues(name), recvBytes.WithLabelValues(name)
 	}
+	f.NewGaugeFunc(prometheus.GaugeOpts(gauge("certificate_expiry_timestamp_seconds",
+		"When this node's certificate for streams ends: that of --peer-cert, or one made from the secret, which is good until the year 9999. 0: it has none.")),
+		func() float64 {
+			if i := c.identity.Load(); !i.plain() {
+				return float64(i.leaf.Leaf.NotAfter.Unix())
+			}
+			return 0
+		})
 	f.NewGaugeFunc(prometheus.GaugeOpts(gauge("health_score", "How badly this node meets the deadlines of failure detection; 0 is well.")),
 		func() float64 { return float64(c.HealthScore()) })
 	return m

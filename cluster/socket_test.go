@@ -24,16 +24,17 @@ import (
 // socketNode is a node on loopback, on ports that the kernel chose.
 type socketNode struct {
 	*Cluster
-	mu  sync.Mutex
-	got []string
+	metrics *prometheus.Registry
+	mu      sync.Mutex
+	got     []string
 }
 
 func startSocket(t *testing.T, i int, known []string, change func(*Options)) *socketNode {
 	t.Helper()
-	n := &socketNode{}
+	n := &socketNode{metrics: prometheus.NewRegistry()}
 	o := Options{
 		ID: id(i), Name: fmt.Sprint("n", i), Epoch: 1, Version: "test", Wire: 1, ClusterID: "c",
-		Bind: "127.0.0.1", Known: known, Keys: [][]byte{[]byte("a secret of the cluster")}, Metrics: prometheus.NewRegistry(),
+		Bind: "127.0.0.1", Known: known, Keys: [][]byte{[]byte("a secret of the cluster")}, Metrics: n.metrics,
 		Handlers: Handlers{
 			Message: func(from string, via Via, msg []byte) {
 				n.mu.Lock()
@@ -161,6 +162,14 @@ func TestSocketsCertificates(t *testing.T) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	certFile := write("cert", "CERTIFICATE", must(x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)))
 	keyFile := write("key", "PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(key)))
+	expires := func(n *socketNode) float64 {
+		return (&node{t: t, reg: n.metrics}).count("certificate_expiry_timestamp_seconds")
+	}
+	a := startSocket(t, 0, nil, func(o *Options) { o.CertFile, o.KeyFile, o.CAFile = certFile, keyFile, caFile })
+	if got := expires(a); got != float64(leaf.NotAfter.Unix()) {
+		t.Errorf("the certificate ends at %v, said is %v", leaf.NotAfter.Unix(), got)
+	}
+	a.Stop()
 	testSockets(t, func(o *Options) { o.CertFile, o.KeyFile, o.CAFile = certFile, keyFile, caFile })
 }
 

@@ -1,6 +1,8 @@
 package distro
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
@@ -58,10 +60,10 @@ func newMetrics(reg prometheus.Registerer, d *Replicator) *metrics {
 		pullsFailed:     count("failed_pulls_total", "Pulls that failed; tried again with the next head."),
 		repairs:         count("repairs_total", "Whole lives pulled because a digest differed."),
 		mismatches:      count("digest_mismatches_total", "Heads with the version known here and another digest: a bug, or corruption."),
-		orphaned:        count("orphaned_lives_total", "Lives whose node went."),
-		returned:        count("returned_lives_total", "Lives whose node was back."),
-		dropped:         count("dropped_lives_total", "Lives dropped: their lease ended, or peers had dropped them."),
-		forgotten:       count("forgotten_lives_total", "Lives forgotten: the memory of their drop ended, or ready peers did not know them."),
+		orphaned:        count("lives_orphaned_total", "Lives whose node went."),
+		returned:        count("lives_returned_total", "Lives whose node was back."),
+		dropped:         count("lives_dropped_total", "Lives dropped: their lease ended, or peers had dropped them."),
+		forgotten:       count("lives_forgotten_total", "Lives forgotten: the memory of their drop ended, or ready peers did not know them."),
 		tombstones:      count("forgotten_tombstones_total", "Tombstones forgotten because of their age or their bytes."),
 		dialled:         count("probes_total", "Addresses of orphans dialled after the lease of a silent node."),
 		unanswered:      count("probes_unanswered_total", "Addresses of orphans that did not answer."),
@@ -113,6 +115,23 @@ func newMetrics(reg prometheus.Registerer, d *Replicator) *metrics {
 		}
 		return longest
 	})
+	gauge("queued_bytes", "Bytes of own records not sent yet to an alive peer, the most of any.", func() (most float64) {
+		for id, p := range d.peers {
+			if m, ok := d.members[id]; ok && m.State == Alive {
+				most = max(most, float64(d.written-p.sentBytes))
+			}
+		}
+		return most
+	})
+	gauge("clock_offset_seconds", "How far this machine's clock is from what another alive node has said in its last head, the furthest. All follow the clock that is ahead, so the node with that one shows about 0.", func() (furthest float64) {
+		for id, p := range d.peers {
+			if m, ok := d.members[id]; ok && m.State == Alive {
+				furthest = max(furthest, math.Abs(p.clockOff.Seconds()))
+			}
+		}
+		return furthest
+	})
+	gauge("draining", "1: this node moves its clients to others, or has moved them.", func() float64 { return truth(d.draining) })
 	gauge("ready", "1: this node has caught up and takes clients.", func() float64 { return truth(d.ready) })
 	gauge("self_preservation", "1: too many members are silent, no lease runs.", func() float64 { return truth(d.preserve.active()) })
 	return m

@@ -86,6 +86,12 @@ func newMetrics(reg prometheus.Registerer, s *Store) *metrics {
 		}
 		return 0
 	})
+	gauge("has_leader", "1 if this node leads or hears from a leader, so that what is written to the log can come to an end.", func() float64 {
+		if _, leader := s.raft.LeaderWithID(); leader == "" || s.ended.Load() != nil {
+			return 0
+		}
+		return 1
+	})
 	gauge("state", "0 follower, 1 candidate, 2 leader, 3 stopped or failed.", func() float64 { return float64(s.raft.State()) })
 	gauge("term", "Term of the group, as this node knows it.", func() float64 { return float64(s.raft.CurrentTerm()) })
 	gauge("commit_index", "Newest entry that a quorum has.", func() float64 { return float64(s.raft.CommitIndex()) })
@@ -103,6 +109,7 @@ func newMetrics(reg prometheus.Registerer, s *Store) *metrics {
 		}
 		return float64(n)
 	})
+	gauge("alive_voters", "Voters of the group that are alive, as this node knows them.", func() float64 { return float64(s.status().AliveVoters) })
 	gauge("log_bytes", "Bytes of the entries since the last snapshot.", func() float64 { return float64(s.log.sinceSnapshot()) })
 	gauge("db_bytes", "Size of the file of the log.", func() float64 { return float64(s.log.fileBytes()) })
 	gauge("snapshot_bytes", "Size of the last snapshot.", func() float64 { return float64(s.snaps.last().size) })

@@ -61,6 +61,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "grpc", Name: name, Help: help}, v)
 	}
 	gauge("transports", "Open transports, registered or not.", func() float64 { return float64(m.transports.Load()) })
+	gauge("transports_limit", "How many there may be: --max-connections.", func() float64 { return float64(s.opts.MaxConnections) })
 	gauge("moving", "Clients without a connection whose instances stay a while.", func() float64 { return float64(s.Moving()) })
 	gauge("connections", "Registered connections.", func() float64 { return float64(s.Connections()) })
 	return m

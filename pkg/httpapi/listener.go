@@ -7,16 +7,25 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Limit bounds the connections that a listener hands out, in all and from one
 // remote address. Who comes beyond is told so and closed; the listener goes on
 // accepting, so that a flood from one address is nobody else's waiting time.
 func Limit(l net.Listener, total, perAddress int, reg prometheus.Registerer) net.Listener {
-	refused := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "starling", Subsystem: "http", Name: "refused_connections_total",
+	limited := &limitListener{Listener: l, total: total, perAddress: perAddress, open: map[string]int{}}
+	f := promauto.With(reg)
+	limited.refused = f.NewCounter(prometheus.CounterOpts{Namespace: "starling", Subsystem: "http", Name: "refused_connections_total",
 		Help: "Connections refused because there are too many."})
-	reg.MustRegister(refused)
-	return &limitListener{Listener: l, total: total, perAddress: perAddress, refused: refused, open: map[string]int{}}
+	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "http", Name: "connections", Help: "Open HTTP connections."}, func() float64 {
+		limited.mu.Lock()
+		defer limited.mu.Unlock()
+		return float64(limited.all)
+	})
+	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "http", Name: "connections_limit", Help: "How many there may be: --max-connections."},
+		func() float64 { return float64(total) })
+	return limited
 }
 
 type limitListener struct {

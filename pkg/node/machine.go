@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/starling-registry/starling/pkg/httpapi"
 )
 
@@ -38,6 +40,17 @@ func (m *machine) now() httpapi.Machine {
 	}
 	m.idle, m.busy = idle, busy
 	return is
+}
+
+// registerDisk exports the room that is left for what a node keeps on disk:
+// without any it ends. Where it cannot be asked, both are 0.
+func registerDisk(m prometheus.Registerer, dir string) {
+	gauge := func(name, help string, of func(size, free uint64) uint64) {
+		m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "data_dir", Name: name, Help: help},
+			func() float64 { return float64(of(disk(dir))) }))
+	}
+	gauge("size_bytes", "Size of the file system with the data directory.", func(size, _ uint64) uint64 { return size })
+	gauge("free_bytes", "What is free of it, for users other than root.", func(_, free uint64) uint64 { return free })
 }
 
 // fields are the numbers of the first line of a file that begins so.

@@ -131,6 +131,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
 	registerGauges(metrics, reg, opts.Version)
+	registerDisk(metrics, opts.DataDir)
 	usual := nacos.DefaultSwitches()
 	usual.CheckTimes = opts.CheckStrikes
 	switched := newSwitches(usual, log)

@@ -396,14 +396,20 @@ func (e *Engine) ackLoop(ctx context.Context) {
 		if stalled {
 			continue
 		}
+		late := 0
 		for _, s := range e.everybody() {
 			// As of the tick: a stall in the middle of this loop must not be
 			// taken for the clients'.
+			if !s.silent(last, period) {
+				continue
+			}
+			late++
 			if s.silent(last, e.opts.AckTimeout) {
 				e.metrics.dropped.Inc()
 				e.results.add(false, -1)
 				s.conn.Drop(registry.CauseNoAck)
 			}
 		}
+		e.metrics.late.Set(float64(late))
 	}
 }

@@ -11,6 +11,7 @@ type metrics struct {
 	sent, acked, refused, unchanged, superseded, dropped, fanouts prometheus.Counter
 	patternsRefused, matchesExceeded                              prometheus.Counter
 	markToSend, sendToAck                                         prometheus.Histogram
+	late                                                          prometheus.Gauge
 
 	subscriptions atomic.Int64
 }
@@ -36,6 +37,8 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		matchesExceeded: count("fuzzy_watch_truncated_total", "Fuzzy watches whose pattern matches more services than a client is told of."),
 		markToSend:      latency("mark_to_send_seconds", "From the change to the push being handed to the transport."),
 		sendToAck:       latency("send_to_ack_seconds", "From the push to its acknowledgement."),
+		late: f.NewGauge(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "push", Name: "late_subscribers",
+			Help: "Connections that had left a push unanswered for more than a twelfth of --push-ack-timeout (5 s) when they were last looked at."}),
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "push", Name: "subscriptions", Help: "Subscriptions on this node."},
 		func() float64 { return float64(m.subscriptions.Load()) })

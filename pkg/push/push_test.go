@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -221,7 +222,12 @@ func TestAcks(t *testing.T) {
 			t.Errorf("dropped: %s", c.dropped)
 		}
 		b.change()
-		time.Sleep(70 * time.Second)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if n := testutil.ToFloat64(b.engine.metrics.late); n != 1 {
+			t.Errorf("%v late subscribers, want 1", n)
+		}
+		time.Sleep(40 * time.Second)
 		synctest.Wait()
 		if c.dropped != registry.CauseNoAck {
 			t.Error("a client that does not acknowledge was not dropped")
