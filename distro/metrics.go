@@ -123,7 +123,7 @@ func newMetrics(reg prometheus.Registerer, d *Replicator) *metrics {
 		}
 		return most
 	})
-	gauge("clock_offset_seconds", "How far this machine's clock is from what another alive node has said in its last head, the furthest. All follow the clock that is ahead, so the node with that one shows about 0.", func() (furthest float64) {
+	gauge("clock_offset_seconds", "How far this machine's clock is from what other alive nodes stamp with, the furthest. All go on from the clock that was ever ahead, also when that was put right.", func() (furthest float64) {
 		for id, p := range d.peers {
 			if m, ok := d.members[id]; ok && m.State == Alive {
 				furthest = max(furthest, math.Abs(p.clockOff.Seconds()))

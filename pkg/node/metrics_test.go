@@ -76,6 +76,10 @@ func TestAlertingMetrics(t *testing.T) {
 			t.Errorf("%v bytes are free of %v", free, size)
 		}
 	}
+	a0, b0 := value(t, nodes[0], "starling_time_seconds"), value(t, nodes[1], "starling_time_seconds")
+	if off := a0 - b0; off < 4 || off > 6 {
+		t.Errorf("the clock that is 5 s behind is %v behind", off)
+	}
 	// Both follow the clock that is ahead; the one that is behind shows it.
 	is(nodes[0], "starling_distro_clock_offset_seconds", func(v float64) bool { return v < 1 })
 	is(nodes[1], "starling_distro_clock_offset_seconds", func(v float64) bool { return v > 4 && v < 6 })

@@ -130,7 +130,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 		Refused:         func(key registry.ServiceKey, k registry.InstanceKey, client string) { logRefused(log, key, k, client) },
 	})
 	n.later("clock", func(context.Context) error { return dir.SaveClock(reg.HighWater()) })
-	registerGauges(metrics, reg, opts.Version)
+	registerGauges(metrics, reg, clock, opts.Version)
 	registerDisk(metrics, opts.DataDir)
 	usual := nacos.DefaultSwitches()
 	usual.CheckTimes = opts.CheckStrikes
@@ -570,7 +570,7 @@ func (n *Node) Stop(ctx context.Context) error {
 
 // registerGauges exports what the registry counts; it has no metrics of its
 // own.
-func registerGauges(m prometheus.Registerer, reg *registry.Registry, version string) {
+func registerGauges(m prometheus.Registerer, reg *registry.Registry, clock *registry.Clock, version string) {
 	gauge := func(name, help string, v func(registry.Stats) int64) {
 		m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Subsystem: "registry", Name: name, Help: help},
 			func() float64 { return float64(v(reg.Stats())) }))
@@ -580,6 +580,8 @@ func registerGauges(m prometheus.Registerer, reg *registry.Registry, version str
 	gauge("publications", "Services that clients publish instances for, counted per client.", func(s registry.Stats) int64 { return s.Publications })
 	gauge("persistent_instances", "Persistent instances.", func(s registry.Stats) int64 { return s.PersistentInstances })
 	gauge("history_bytes", "Estimated size of the history of all services.", func(s registry.Stats) int64 { return s.HistoryBytes })
+	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "starling", Name: "time_seconds",
+		Help: "The clock of this node's machine, to be compared with that of who asks."}, func() float64 { return float64(clock.Wall()) / 1000 }))
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "starling", Name: "build_info", Help: "The version that runs; always 1.",
 		ConstLabels: prometheus.Labels{"version": version}})
 	info.Set(1)
