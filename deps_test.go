@@ -96,6 +96,8 @@ var imports = []struct {
 	{"test/sim/mutants", nil, nil, nil},
 	// Nodes whose machines lose their power.
 	{"test/power", nil, nil, []string{module + "/pkg/node"}},
+	// What operators are given: files that must fit each other.
+	{"test/monitoring", nil, nil, []string{"go.yaml.in/yaml/v3"}},
 	// The server that does nothing but gRPC, with the codec and the bytes of
 	// a node.
 	{"test/bench", []string{"pkg/nacos", "pkg/registry"}, []string{grpc}, nil},
