@@ -3,7 +3,7 @@
 //
 // This package is the command line and holds no logic of the server:
 // settings.go turns flags, environment and file into [node.Options], serve.go
-// runs a node until a signal comes; members.go, cluster.go, verify.go,
+// runs a node until a signal comes; ready.go, members.go, cluster.go, verify.go,
 // services.go, edit.go, namespaces.go, history.go, subscribers.go, drain.go,
 // raft.go and backup.go ask running nodes over their native API, with what they
 // share in remote.go and watch.go; recover.go works on the files of a stopped
@@ -87,7 +87,7 @@ Which instances has it, why did one vanish, and how are the nodes?
 	}
 	root.AddCommand(serveCommand(p), servicesCommand(p), instancesCommand(p), subscribersCommand(p), historyCommand(p),
 		enableCommand(p), disableCommand(p), weightCommand(p), metadataCommand(p), evictCommand(p), editsCommand(p), namespacesCommand(p),
-		membersCommand(p), clusterCommand(p), verifyCommand(p), drainCommand(p),
+		readyCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), drainCommand(p),
 		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)

@@ -152,7 +152,7 @@ func TestRemoteErrors(t *testing.T) {
 	evil := newAPINode(t)
 	evil.answers["GET /members"] = &api.Error{Status: 500, Code: "x", Message: "\x1b[2Jgone\nstarling: all is well"}
 	backup := file(t, aBackup)
-	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"subscribers", "s"}, {"drain"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
+	for _, args := range [][]string{{"members"}, {"cluster"}, {"verify"}, {"history", "s"}, {"subscribers", "s"}, {"drain"}, {"ready"}, {"drain", "--dry-run"}, {"cluster", "--end-self-preservation"},
 		{"services"}, {"instances", "s"}, {"enable", "s", "10.0.0.7:80"}, {"disable", "s", "10.0.0.7:80"}, {"weight", "s", "10.0.0.7:80", "1"}, {"metadata", "s", "10.0.0.7:80"},
 		{"metadata", "s", "10.0.0.7:80", "a=1"}, {"evict", "s", "10.0.0.7:80"}, {"evict", "s", "10.0.0.7:80", "--lift"}, {"evict", "--list"}, {"edits"}, {"edits", "reset", "s", "10.0.0.7:80"},
 		{"namespaces"}, {"namespaces", "create", "n"}, {"namespaces", "remove", "n"},
@@ -183,7 +183,7 @@ func TestRemoteErrors(t *testing.T) {
 	if _, _, stderr := starling(nil, "members", "--server", evil.addr); strings.Contains(stderr, "\x1b") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("what a server says reaches the terminal: %q", stderr)
 	}
-	for _, args := range [][]string{{"members", "x"}, {"cluster", "x"}, {"verify", "x"}, {"history"}, {"history", "s", "i", "x"}, {"drain", "x"}, {"subscribers"}, {"subscribers", "s", "x"}, {"subscribers", "s", "--servers", "a"},
+	for _, args := range [][]string{{"members", "x"}, {"cluster", "x"}, {"verify", "x"}, {"history"}, {"history", "s", "i", "x"}, {"drain", "x"}, {"ready", "x"}, {"subscribers"}, {"subscribers", "s", "x"}, {"subscribers", "s", "--servers", "a"},
 		{"members", "--servers", "a,b"}, {"drain", "--servers", "a,b"}, {"history", "s", "--servers", "a,b"},
 		{"cluster", "--server", "a", "--servers", "b"}, {"verify", "--servers", "a,a:8848"}, {"verify", "--servers", "a,b:x"},
 		{"raft", "x"}, {"raft", "--server", "a", "--servers", "b"}, {"backup"}, {"backup", "a", "b"}, {"backup", "-", "--json"}, {"backup", "x", "--servers", "a"},
@@ -202,7 +202,7 @@ func TestRemoteErrors(t *testing.T) {
 }
 
 func TestRemoteHelp(t *testing.T) {
-	for _, cmd := range []string{"services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "namespaces", "namespaces create", "namespaces remove", "members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "raft", "backup", "restore"} {
+	for _, cmd := range []string{"services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "namespaces", "namespaces create", "namespaces remove", "members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "ready", "raft", "backup", "restore"} {
 		words := strings.Fields(cmd)
 		_, help, _ := starling(nil, append(words, "--help")...)
 		for _, s := range []string{"Examples:", "starling " + cmd, "--server", "STARLING_SERVER", "--json"} {

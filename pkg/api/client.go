@@ -79,6 +79,27 @@ func isAddr(s string) bool {
 // JoinAddress is net.JoinHostPort with a number.
 func JoinAddress(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
+// Ready asks whether the node takes clients; if not, the error has
+// [CodeNotReady] and says what it waits for.
+func (c *Client) Ready(ctx context.Context) error { return c.probe(ctx, "readyz", "ready") }
+
+// Alive asks whether the process of the node answers.
+func (c *Client) Alive(ctx context.Context) error { return c.probe(ctx, "livez", "alive") }
+
+// probe asks what is not below [Path], as load balancers do.
+func (c *Client) probe(ctx context.Context, name, status string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, (&url.URL{Scheme: "http", Host: c.server, Path: "/" + name}).String(), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := send[struct{ Status string }](c, r)
+	if err == nil && answer.Status != status {
+		err = &Error{Status: http.StatusOK, Code: CodeNotANode, Message: fmt.Sprintf("%s answers /%s, but not as a node of Starling does", c.server, name),
+			Hint: "is it the HTTP port of a Starling node?"}
+	}
+	return err
+}
+
 // Members tells the members of the cluster as the node sees them.
 func (c *Client) Members(ctx context.Context) (*Members, error) {
 	return get[Members](ctx, c, "/members", nil)
