@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full beats power fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full deploy-check deploy-manifests beats power fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,9 +32,9 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat probes attack durable power failover beats)
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log); \
-	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover and beats passed; $${lacks:-nothing was skipped}"
+	@$(call run-all,check unit golden compat probes attack durable power failover deploy-check beats)
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
+	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, deploy-check and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
 FULL := compat-full attack-full durable-full soak sim mutants failover-full
@@ -142,6 +142,12 @@ failover-full: build ## the same in all ways, with 100 providers: half an hour
 	deploy/chaos/chaos.sh --scenario all --sdks $(FAILOVER) --providers 100 --subscribers 10 --report bin/failover
 
 FAILOVER := go,java2,java3,python
+
+deploy-check: build ## check image, compose file, chart, manifests and unit, and run nodes as they do, under a minute
+	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m -v . 2>&1 | tee $(abspath bin/deploy.log)
+
+deploy-manifests: build ## write deploy/kubernetes/starling.yaml anew from the chart
+	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -run='^TestPlainManifests$$' . -update
 
 # The long form, with 10,000 clients and the times of Nacos, is a part of
 # bench-cluster.

@@ -73,7 +73,7 @@ look() {
 		[ -z "${gone[$i]}" ] || continue
 		if ! kill -0 "${pids[$i]}" 2>/dev/null; then
 			wait "${pids[$i]}"
-			gone[$i]=$?
+			gone[i]=$?
 			say "node ${names[$i]} has ended with status ${gone[$i]}; the others go on. To start it again, in another terminal:"
 			command_of "$i"
 			say "  ${line[*]}"

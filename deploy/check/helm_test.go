@@ -28,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	"sigs.k8s.io/yaml"
@@ -91,9 +92,44 @@ func decode(t *testing.T, stream string) objects {
 		if o[key] != nil {
 			t.Errorf("%s is there twice", key)
 		}
+		checkNames(t, key, v)
 		o[key] = v
 	}
 	return o
+}
+
+// checkNames checks what a type alone does not say, and an API server refuses.
+func checkNames(t *testing.T, key string, v meta.Object) {
+	t.Helper()
+	wrong := func(what string, messages []string) {
+		if len(messages) > 0 {
+			t.Errorf("%s: %s %q", key, what, messages)
+		}
+	}
+	labels := func(all map[string]string) {
+		for k, value := range all {
+			wrong("label "+k, append(validation.IsQualifiedName(k), validation.IsValidLabelValue(value)...))
+		}
+	}
+	labels(v.GetLabels())
+	for k := range v.GetAnnotations() {
+		wrong("annotation "+k, validation.IsQualifiedName(k))
+	}
+	wrong("name", validation.IsDNS1123Label(v.GetName()))
+	switch v := v.(type) {
+	case *core.Service:
+		wrong("name", validation.IsDNS1035Label(v.Name))
+		for _, p := range v.Spec.Ports {
+			wrong("port", append(validation.IsValidPortNum(int(p.Port)), validation.IsDNS1123Label(p.Name)...))
+		}
+	case *apps.StatefulSet:
+		labels(v.Spec.Template.Labels)
+		for _, c := range v.Spec.Template.Spec.Containers {
+			for _, p := range c.Ports {
+				wrong("port "+p.Name, validation.IsValidPortName(p.Name))
+			}
+		}
+	}
 }
 
 func withoutComments(doc string) string {
@@ -193,6 +229,7 @@ var variants = map[string]string{
 	"one":     `replicas: 1`,
 	"five":    `replicas: 5`,
 	"joining": `{replicas: 3, expect: 0}`,
+	"named":   `nameOverride: registry`,
 	"monitored": `
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
 networkPolicy:
@@ -243,8 +280,11 @@ func TestChartIsRight(t *testing.T) {
 				}
 			}
 			full := "starling"
-			if name == "much" {
+			switch name {
+			case "much":
 				full = "nacos"
+			case "named":
+				full = "starling-registry"
 			}
 			s := get[*apps.StatefulSet](t, o, full)
 			checkPods(t, s)

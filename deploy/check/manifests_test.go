@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/compose-spec/compose-go/v2/cli"
 	compose "github.com/compose-spec/compose-go/v2/types"
@@ -139,7 +140,7 @@ func TestCompose(t *testing.T) {
 		if s.HealthCheck != nil {
 			t.Errorf("%s has a health check beside that of the image", name)
 		}
-		if s.StopGracePeriod == nil || s.StopGracePeriod.String() < "35s" {
+		if s.StopGracePeriod == nil || time.Duration(*s.StopGracePeriod) < 30*time.Second {
 			t.Errorf("%s is killed while it drains: %v", name, s.StopGracePeriod)
 		}
 		if len(s.Volumes) != 1 || s.Volumes[0].Target != i.env["STARLING_DATA_DIR"] || s.Volumes[0].Source != name {

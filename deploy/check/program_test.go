@@ -54,18 +54,14 @@ func (c container) expand() []string {
 // have, or a value that it does not take, is an error. It returns that.
 func checkSettings(t *testing.T, c container) string {
 	t.Helper()
-	return program(t, binary(t), c, "--check")
-}
-
-func program(t *testing.T, bin string, c container, more ...string) string {
-	t.Helper()
-	args := c.expand()
+	args := append(c.expand(), "--check")
 	for _, a := range args {
 		if strings.Contains(a, "$(") {
 			t.Errorf("%s refers to a variable that is not there", a)
 		}
 	}
-	cmd := exec.Command(bin, append(args, more...)...)
+	cmd := exec.Command(binary(t), args...)
+	cmd.Env = []string{} // not this process's
 	for name, value := range c.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
