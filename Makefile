@@ -146,8 +146,8 @@ FAILOVER := go,java2,java3,python
 deploy-check: build ## check image, compose file, chart, manifests and unit, and run nodes as they do, under a minute
 	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m -v . 2>&1 | tee $(abspath bin/deploy.log)
 
-deploy-manifests: build ## write deploy/kubernetes/starling.yaml anew from the chart
-	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -run='^TestPlainManifests$$' . -update
+deploy-manifests: build ## write what is made of other files: deploy/kubernetes/starling.yaml, the chart's alerts
+	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -run='^(TestPlainManifests|TestChartHasTheAlerts)$$' . -update
 
 # The long form, with 10,000 clients and the times of Nacos, is a part of
 # bench-cluster.

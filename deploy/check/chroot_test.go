@@ -40,6 +40,7 @@ const patience = 40 * time.Second
 type host struct {
 	t      *testing.T
 	image  image
+	dir    string // of all files
 	root   string // the file system of the image
 	hosts  string // what its pods have as /etc/hosts, which stands for DNS
 	name   string // of the bridge, begins the names of all else
@@ -58,9 +59,14 @@ func newHost(t *testing.T) *host {
 	i := readImage(t)
 	bin := binary(t)
 	removeLeft()
-	h := &host{t: t, image: i, root: t.TempDir(), name: "stsh" + strconv.Itoa(os.Getpid())}
+	h := &host{t: t, image: i, name: "stsh" + strconv.Itoa(os.Getpid())}
+	h.dir = filepath.Join(os.TempDir(), h.name)
+	if err := os.Mkdir(h.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(h.dir) })
+	h.root, h.hosts = h.temp("root-*"), filepath.Join(h.dir, "hosts")
 	h.makeRoot(bin)
-	h.hosts = filepath.Join(t.TempDir(), "hosts")
 	h.write(h.hosts, "", 0o644)
 	h.prefix = freePrefix(t)
 	t.Cleanup(func() { ip(t, "link del "+h.name) })
@@ -68,6 +74,17 @@ func newHost(t *testing.T) *host {
 	ip(t, "addr add "+h.prefix+"1/24 dev "+h.name)
 	ip(t, "link set "+h.name+" up")
 	return h
+}
+
+// temp makes a directory, which goes with all others. Those of testing would stay
+// after a kill -9.
+func (h *host) temp(pattern string) string {
+	h.t.Helper()
+	dir, err := os.MkdirTemp(h.dir, pattern)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return dir
 }
 
 func (h *host) write(file, content string, mode os.FileMode) {
@@ -209,7 +226,7 @@ func (h *host) start(name, namespace, addr string, c container, mounts []mount) 
 	}
 	p := &pod{host: h, name: name, namespace: namespace, addr: addr, mounts: mounts, ended: make(chan struct{})}
 	p.cmd = p.command(c.env, append(h.image.entrypoint, c.expand()...)...)
-	log, err := os.CreateTemp(t.TempDir(), name+"-*.log")
+	log, err := os.CreateTemp(h.dir, name+"-*.log")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +240,7 @@ func (h *host) start(name, namespace, addr string, c container, mounts []mount) 
 		p.cmd.Process.Kill()
 		<-p.ended
 		if t.Failed() {
-			b, _ := os.ReadFile(p.log)
+			b, _ := os.ReadFile(p.log) // before its directory goes
 			t.Logf("the end of the log of %s at %s:\n%s", name, addr, b[max(0, len(b)-4000):])
 		}
 	})
@@ -328,7 +345,7 @@ func (p *pod) healthy() {
 // volume makes a directory with an owner and a mode, as a volume begins.
 func (h *host) volume(owner string, mode os.FileMode) string {
 	h.t.Helper()
-	dir := h.t.TempDir()
+	dir := h.temp("volume-*")
 	if err := errors.Join(exec.Command("chown", owner, dir).Run(), os.Chmod(dir, mode)); err != nil {
 		h.t.Fatal(err)
 	}
@@ -579,7 +596,7 @@ func (c *crowd) end() {
 }
 
 // TestStatefulSet runs the pods of the chart: three nodes, a rolling update in which
-// each gets a new address, and two more with the same template.
+// each gets a new address, two more with the same template, and these away again.
 func TestStatefulSet(t *testing.T) {
 	h := newHost(t)
 	o, _ := mustRender(t, "", newCluster(), false)
@@ -617,6 +634,14 @@ func TestStatefulSet(t *testing.T) {
 		ready(c.start(i))
 	}
 	c.agree(5)
+	// And away again, as the README of the chart has it.
+	for i := 4; i >= 3; i-- {
+		c.stop(i)
+		if out, status := c.alive()[0].run(h.image.entrypoint[0], "members", "remove", name(i)); status != 0 {
+			t.Errorf("members remove: status %d: %s", status, out)
+		}
+		c.agree(3)
+	}
 	stop()
 	c.end()
 }
@@ -625,7 +650,7 @@ func TestStatefulSet(t *testing.T) {
 func TestComposeNodes(t *testing.T) {
 	h := newHost(t)
 	p := composeProject(t)
-	key := filepath.Join(t.TempDir(), "starling.key")
+	key := filepath.Join(h.dir, "starling.key")
 	h.write(key, strings.Repeat("secret ", 5), 0o400)
 	if err := exec.Command("chown", h.image.user, key).Run(); err != nil {
 		t.Fatal(err)
@@ -679,6 +704,8 @@ func removeLeft() {
 		}
 		exec.Command("ip", "netns", "del", name).Run()
 	})
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "stsh*"))
+	left([]byte(strings.Join(dirs, "\n")), func(name string) { os.RemoveAll(filepath.Join(os.TempDir(), name)) })
 	links, _ := exec.Command("ip", "-o", "link", "show").Output()
 	left(links, func(name string) { exec.Command("ip", "link", "del", name).Run() })
 }
