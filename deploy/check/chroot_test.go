@@ -353,6 +353,18 @@ func (h *host) volume(owner string, mode os.FileMode) string {
 	return dir
 }
 
+// imageVolume is a named volume as Docker makes it: with the owner and the mode of
+// what the image has there.
+func (h *host) imageVolume() string {
+	h.t.Helper()
+	info, err := os.Stat(h.root + h.image.volumes[0])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	is := info.Sys().(*syscall.Stat_t)
+	return h.volume(fmt.Sprintf("%d:%d", is.Uid, is.Gid), info.Mode())
+}
+
 const (
 	persistent = "/nacos/v1/ns/instance?serviceName=db&ip=10.9.9.9&port=5432&ephemeral=false"
 	ephemeral  = "/nacos/v1/ns/instance?serviceName=order&ip=10.9.9.8&port=8080"
@@ -361,8 +373,7 @@ const (
 // TestImage runs the image as "docker run" does.
 func TestImage(t *testing.T) {
 	h := newHost(t)
-	data := h.volume(h.image.user, 0o755) // Docker takes both from the image
-	mounts := []mount{{data, h.image.volumes[0], false}}
+	mounts := []mount{{h.imageVolume(), h.image.volumes[0], false}}
 	namespace, addr := h.place()
 	p := h.start("alone", namespace, addr, h.image.container(nil, nil), mounts)
 	p.healthy()
@@ -660,7 +671,7 @@ func TestComposeNodes(t *testing.T) {
 	c := &crowd{
 		host: h, peers: p.Services["node-1"].Networks["nodes"].Aliases[0], name: name,
 		container: func(i int, _ string) container { return container{args: p.Services[name(i)].Command} },
-		volume:    func() string { return h.volume(h.image.user, 0o755) },
+		volume:    h.imageVolume,
 		secret:    mount{key, argument(t, p.Services["node-1"].Command, "--gossip-key-file="), true},
 		grace:     time.Duration(*grace),
 	}

@@ -2,6 +2,8 @@ package check
 
 import (
 	"bytes"
+	"debug/elf"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -200,26 +202,7 @@ func TestDockerfile(t *testing.T) {
 // What is sent to Docker is what the program is built from: nothing is missing, and
 // neither data nor secrets nor history go along.
 func TestDockerignore(t *testing.T) {
-	f, err := os.Open(root + "/.dockerignore")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	patterns, err := ignorefile.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := patternmatcher.New(patterns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sent := func(file string) bool {
-		ignored, err := m.MatchesOrParentMatches(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return !ignored
-	}
+	sent := dockerignore(t)
 	for _, file := range []string{"starling.key", "starling-data/node-id", "starling-data/raft/log", ".git/config", "bin/starling", "deploy/starling.key", "test/golden/go.mod", "pkg/node/node_test.go", ".env"} {
 		if sent(file) {
 			t.Errorf("%s is sent", file)
@@ -246,5 +229,94 @@ func TestDockerignore(t *testing.T) {
 		if rel := strings.TrimPrefix(file, abs+"/"); !sent(rel) {
 			t.Errorf("%s is not sent", rel)
 		}
+	}
+}
+
+// TestBuildStage does what the stage that builds does, with what is sent to it and
+// nothing else, but with the Go of this machine.
+func TestBuildStage(t *testing.T) {
+	sent := sentToDocker(t)
+	src := t.TempDir()
+	for _, file := range sent {
+		to := filepath.Join(src, file)
+		b, err := os.ReadFile(filepath.Join(root, file))
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(to, b, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("make", "build", "VERSION=v0.0.0-check")
+	build.Dir = src
+	// GOOS and GOARCH may be set and empty, where nothing says for which platform.
+	build.Env = append(os.Environ(), "GOOS=", "GOARCH=", "MAKEFLAGS=")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := exec.Command(filepath.Join(src, "bin/starling"), "--version").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "v0.0.0-check") {
+		t.Errorf("%v: %s", err, out)
+	}
+	f, err := elf.Open(filepath.Join(src, "bin/starling"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if libs, err := f.ImportedLibraries(); err != nil || len(libs) > 0 || f.Section(".interp") != nil {
+		t.Errorf("it is not static: %q, %v", libs, err)
+	}
+}
+
+// sentToDocker are the files of the repository that .dockerignore lets through.
+func sentToDocker(t *testing.T) []string {
+	t.Helper()
+	sent := dockerignore(t)
+	var files []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		switch {
+		case err != nil:
+		case d.IsDir() && (rel == ".git" || rel == "bin"):
+			return fs.SkipDir
+		case d.Type().IsRegular() && sent(rel):
+			files = append(files, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// dockerignore tells whether a file is sent.
+func dockerignore(t *testing.T) func(file string) bool {
+	t.Helper()
+	f, err := os.Open(root + "/.dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	patterns, err := ignorefile.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := patternmatcher.New(patterns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(file string) bool {
+		ignored, err := m.MatchesOrParentMatches(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !ignored
 	}
 }

@@ -231,6 +231,7 @@ var variants = map[string]string{
 	"joining": `{replicas: 3, expect: 0}`,
 	"named":   `nameOverride: registry`,
 	"monitored": `
+fullnameOverride: nacos
 serviceMonitor: {enabled: true, labels: {release: prometheus}}
 networkPolicy:
   enabled: true
@@ -281,7 +282,7 @@ func TestChartIsRight(t *testing.T) {
 			}
 			full := "starling"
 			switch name {
-			case "much":
+			case "much", "monitored":
 				full = "nacos"
 			case "named":
 				full = "starling-registry"
@@ -391,6 +392,11 @@ func checkServices(t *testing.T, o objects, s *apps.StatefulSet, full string) {
 	}
 	if m, ok := o["ServiceMonitor "+full].(*monitoring.ServiceMonitor); ok && !matches(m.Spec.Selector.MatchLabels, peers.Labels) {
 		t.Errorf("the monitor selects %v", m.Spec.Selector.MatchLabels)
+	} else if ok {
+		e := m.Spec.Endpoints[0]
+		if e.Port != "http" || e.Path != "/metrics" || len(e.RelabelConfigs) != 2 || e.RelabelConfigs[0].TargetLabel != "job" || *e.RelabelConfigs[0].Replacement != "starling/registry/"+full {
+			t.Errorf("the monitor asks %+v", e)
+		}
 	}
 	if n, ok := o["NetworkPolicy "+full].(*networking.NetworkPolicy); ok && (!matches(n.Spec.PodSelector.MatchLabels, s.Spec.Template.Labels) ||
 		!matches(n.Spec.Ingress[0].From[0].PodSelector.MatchLabels, s.Spec.Template.Labels) || n.Spec.Ingress[0].Ports != nil) {
