@@ -606,55 +606,93 @@ func (c *crowd) end() {
 	wg.Wait()
 }
 
-// TestStatefulSet runs the pods of the chart: three nodes, a rolling update in which
-// each gets a new address, two more with the same template, and these away again.
-func TestStatefulSet(t *testing.T) {
-	h := newHost(t)
-	o, _ := mustRender(t, "", newCluster(), false)
-	s := get[*apps.StatefulSet](t, o, "starling")
+// A set is the StatefulSet of the chart, whose pods it runs.
+type set struct {
+	*apps.StatefulSet
+	*crowd
+	k core.Container
+}
+
+// newSet makes the nodes of what the chart renders; none is started.
+func newSet(h *host, values string) *set {
+	t := h.t
+	t.Helper()
+	o, _ := mustRender(t, values, newCluster(), false)
+	s := &set{StatefulSet: get[*apps.StatefulSet](t, o, "starling")}
 	spec := s.Spec.Template.Spec
-	k := spec.Containers[0]
+	s.k = spec.Containers[0]
 	group := strconv.FormatInt(*spec.SecurityContext.FSGroup, 10)
 	key := h.volume("root:"+group, 0o755) // as fsGroup does with the volume of a secret
 	h.write(filepath.Join(key, "key"), string(get[*core.Secret](t, o, "starling-gossip-key").Data["key"]), 0o440)
 	if err := exec.Command("chgrp", group, filepath.Join(key, "key")).Run(); err != nil {
 		t.Fatal(err)
 	}
-	name := func(i int) string { return s.Name + "-" + strconv.Itoa(i) }
-	c := &crowd{
+	name := func(i int) string { return s.StatefulSet.Name + "-" + strconv.Itoa(i) }
+	s.crowd = &crowd{
 		host: h, peers: s.Spec.ServiceName, name: name,
-		container: func(i int, addr string) container { return containerOf(t, s, name(i), addr) },
+		container: func(i int, addr string) container { return containerOf(t, s.StatefulSet, name(i), addr) },
 		volume:    func() string { return h.volume("root:"+group, 0o775|os.ModeSetgid) }, // as fsGroup does with others
-		secret:    mount{key, k.VolumeMounts[1].MountPath, true},
-		grace:     time.Duration(*spec.TerminationGracePeriodSeconds-k.Lifecycle.PreStop.Sleep.Seconds) * time.Second,
+		secret:    mount{key, s.k.VolumeMounts[1].MountPath, true},
+		grace:     time.Duration(*spec.TerminationGracePeriodSeconds-s.k.Lifecycle.PreStop.Sleep.Seconds) * time.Second,
 	}
-	ready := func(p *pod) {
-		t.Helper()
-		p.passes(k, k.StartupProbe)
-		p.passes(k, k.ReadinessProbe)
-		p.passes(k, k.LivenessProbe)
-	}
-	c.begin(int(*s.Spec.Replicas), ready)
-	stop := c.witness()
+	return s
+}
+
+// ready waits until all probes of a pod say yes, in the order of Kubernetes.
+func (s *set) ready(p *pod) {
+	s.t.Helper()
+	p.passes(s.k, s.k.StartupProbe)
+	p.passes(s.k, s.k.ReadinessProbe)
+	p.passes(s.k, s.k.LivenessProbe)
+}
+
+// TestStatefulSet runs the pods of the chart: three nodes, a rolling update in which
+// each gets a new address, two more with the same template, and these away again.
+func TestStatefulSet(t *testing.T) {
+	h := newHost(t)
+	s := newSet(h, "")
+	s.begin(int(*s.Spec.Replicas), s.ready)
+	stop := s.witness()
 	for i := int(*s.Spec.Replicas) - 1; i >= 0; i-- {
-		c.stop(i)
-		ready(c.start(i))
+		s.stop(i)
+		s.ready(s.crowd.start(i))
 	}
-	c.agree(3)
+	s.agree(3)
 	for i := 3; i < 5; i++ {
-		ready(c.start(i))
+		s.ready(s.crowd.start(i))
 	}
-	c.agree(5)
+	s.agree(5)
 	// And away again, as the README of the chart has it.
 	for i := 4; i >= 3; i-- {
-		c.stop(i)
-		if out, status := c.alive()[0].run(h.image.entrypoint[0], "members", "remove", name(i)); status != 0 {
+		s.stop(i)
+		if out, status := s.alive()[0].run(h.image.entrypoint[0], "members", "remove", s.crowd.name(i)); status != 0 {
 			t.Errorf("members remove: status %d: %s", status, out)
 		}
-		c.agree(3)
+		s.agree(3)
 	}
 	stop()
-	c.end()
+	s.end()
+}
+
+// TestStatefulSetOfOne grows from one node to three, with pods that only join from
+// then on, and the first one restarted last.
+func TestStatefulSetOfOne(t *testing.T) {
+	h := newHost(t)
+	s := newSet(h, "replicas: 1")
+	s.begin(1, s.ready)
+	joining, _ := mustRender(t, variants["joining"], newCluster(), true)
+	template := get[*apps.StatefulSet](t, joining, "starling")
+	s.container = func(i int, addr string) container { return containerOf(t, template, s.crowd.name(i), addr) }
+	for i := 1; i < 3; i++ {
+		s.ready(s.crowd.start(i))
+	}
+	s.agree(3)
+	stop := s.witness()
+	s.stop(0)
+	s.ready(s.crowd.start(0))
+	s.agree(3)
+	stop()
+	s.end()
 }
 
 // TestComposeNodes runs the three services of the compose file, and replaces one.

@@ -471,6 +471,9 @@ func TestChartKeepsWhatItBeganWith(t *testing.T) {
 			}
 		}
 	}
+	if _, notes := mustRender(t, `{replicas: 2, expect: 3}`, newCluster(), false); !strings.Contains(notes, "begins with 3 nodes") || !strings.Contains(notes, "two nodes have no majority") {
+		t.Errorf("no warnings: %s", notes)
+	}
 	joining, _ := mustRender(t, variants["joining"], newCluster(), true)
 	for _, a := range get[*apps.StatefulSet](t, joining, "starling").Spec.Template.Spec.Containers[0].Args {
 		if strings.HasPrefix(a, "--expect") {
