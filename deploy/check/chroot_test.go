@@ -746,7 +746,7 @@ func removeLeft() {
 	spaces, _ := exec.Command("ip", "netns", "list").Output()
 	left(spaces, func(name string) {
 		pids, _ := exec.Command("ip", "netns", "pids", name).Output()
-		for _, field := range strings.Fields(string(pids)) {
+		for field := range strings.FieldsSeq(string(pids)) {
 			if pid, err := strconv.Atoi(field); err == nil {
 				syscall.Kill(pid, syscall.SIGKILL)
 			}
