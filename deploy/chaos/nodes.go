@@ -198,11 +198,12 @@ func (n *node) start(ctx context.Context) error {
 		return err
 	}
 	n.exited = make(chan struct{})
+	n.is(verdict.Starting)
 	go func(cmd *exec.Cmd, exited chan struct{}) {
 		cmd.Wait()
+		n.is(verdict.Down) // also if it was not told to end
 		close(exited)
 	}(n.cmd, n.exited)
-	n.is(verdict.Starting)
 	return nil
 }
 

@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/disk"
+	"github.com/starling-registry/starling/deploy/chaos/link"
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
 // root tells whether nodes and clients get network namespaces of their own.
-func (o *options) root() bool { return os.Geteuid() == 0 && !o.noRoot && len(o.servers) == 0 }
+// Root of a container may not be allowed to make them.
+func (o *options) root() bool {
+	return os.Geteuid() == 0 && !o.noRoot && len(o.servers) == 0 && link.RouterAvailable() == nil
+}
 
 // abilities are what faults can have with these options on this machine.
 func (o *options) abilities() need {
@@ -219,7 +223,14 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		s.writers.Go(func() { s.writePersistent(s.writing, rand.New(rand.NewPCG(o.seed, 1))) })
 	}
 	s.rec.begin()
+	limits := verdict.Documented()
+	if !s.cluster.starling {
+		limits = verdict.Definition()
+	}
 	expect, err := sc.play(ctx, s)
+	if err == nil && expect == nil {
+		err = s.settle(ctx, limits)
+	}
 	if err == nil && sc.free {
 		s.endWrites()
 		s.readKept(ctx)
@@ -232,7 +243,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		return fail(err)
 	}
 	if expect == nil {
-		expect = &verdict.Expectation{}
+		expect = verdict.Derive(t, limits)
 	}
 	res.Verdict = verdict.Judge(t, expect)
 	s.fence(ctx)
@@ -240,7 +251,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	if res.Verify, err = s.cluster.verify(ctx); err != nil {
 		s.fault("%v", err)
 	}
-	res.Verdict.Faults = append(res.Verdict.Faults, s.faults...)
+	res.Verdict.Add(s.faults...)
 	res.Notes, res.Marks = s.notes, t.Marks
 	if !res.Verdict.Passed() {
 		res.Result = failed

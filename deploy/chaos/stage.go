@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/link"
+	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
 const (
@@ -190,6 +191,19 @@ func (s *stage) calm(ctx context.Context) error {
 		case <-ticks.C:
 		}
 	}
+}
+
+// settle watches until no lease runs any more that follows from what was done: one
+// may end wrongly only when it ends.
+func (s *stage) settle(ctx context.Context, l verdict.Limits) error {
+	const most = 5 * time.Minute
+	until := verdict.Derive(s.rec.finish(), l).Settled() + 200
+	left := min(time.Duration(until-s.rec.since())*time.Millisecond, most)
+	if left <= 0 {
+		return nil
+	}
+	s.act("the last fault is over; watching for another %.0f s, until all leases are", left.Seconds())
+	return s.watch(ctx, left)
 }
 
 // wait returns when the condition holds, or says for how long it did not.
