@@ -76,9 +76,9 @@ var imports = []struct {
 	{"pkg/node", []string{"proto", "cluster", "distro", "raftstore", "pkg/registry", "pkg/nacos", "pkg/push", "pkg/health", "pkg/grpcapi", "pkg/httpapi", "pkg/api"},
 		[]string{grpc, zap, prometheus, "github.com/hashicorp/memberlist", "google.golang.org/protobuf/proto"}, nil},
 	// Users build it into their programs. The tests have a real server.
-	{"pkg/client", []string{"pkg/nacos"}, []string{grpc},
+	{"pkg/client/wire", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
-	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/nacos", "pkg/api"},
+	{"cmd/starling", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
 	// The network of simulated clusters knows no more of them than what they
@@ -90,9 +90,9 @@ var imports = []struct {
 		"github.com/hashicorp/raft", "github.com/hashicorp/go-hclog"}, nil},
 	// Clients that remember what they were told. To damage the file of a log it
 	// must know where its pages are.
-	{"test/durable", []string{"pkg/client", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},
+	{"test/durable", []string{"pkg/client/wire", "pkg/nacos", "pkg/api"}, []string{"go.etcd.io/bbolt"}, nil},
 	// Whole nodes and clients with the habits of the SDKs, in a bubble.
-	{"test/sim", []string{"pkg/node", "pkg/client", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
+	{"test/sim", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},
 	// Nodes whose machines lose their power.
 	{"test/power", nil, nil, []string{module + "/pkg/node"}},

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -352,7 +352,7 @@ type beatsWatcher struct {
 
 func (w *beatsWatcher) watch(ctx context.Context) {
 	for {
-		if c, err := client.Dial(ctx, client.Options{Addr: w.server, RequestTimeout: 10 * time.Second, SetupTimeout: 10 * time.Second,
+		if c, err := wire.Dial(ctx, wire.Options{Addr: w.server, RequestTimeout: 10 * time.Second, SetupTimeout: 10 * time.Second,
 			Push: func(p *nacos.Payload) error { w.saw(p.Body); return nil }}); err == nil {
 			for s := range w.run.want {
 				var answer *nacos.Payload

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/pkg/api"
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -249,7 +249,7 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 			}
 		}
 	}
-	publish := func(i int, addr string) (*client.Conn, error) {
+	publish := func(i int, addr string) (*wire.Conn, error) {
 		c, err := r.dial(ctx, addr, nil)
 		if err != nil {
 			return nil, err
@@ -261,7 +261,7 @@ func benchFailover(ctx context.Context, r *benchRun) error {
 		return c, err
 	}
 	r.say(fmt.Sprintf("connecting %d", r.connections))
-	conns := make([]*client.Conn, r.connections)
+	conns := make([]*wire.Conn, r.connections)
 	if err := each(ctx, len(conns), 64, func(i int) (err error) { conns[i], err = publish(i, r.server); return err }); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -39,7 +39,7 @@ type benchRun struct {
 	ask             func(string) // for a person to do
 
 	mu    sync.Mutex
-	conns []*client.Conn
+	conns []*wire.Conn
 
 	// What was measured.
 	elapsed    time.Duration
@@ -144,11 +144,11 @@ func (r *benchRun) usage() (cpu time.Duration, resident int64, err error) {
 }
 
 // dial connects; push may be nil.
-func (r *benchRun) dial(ctx context.Context, addr string, push func(*nacos.Payload) error) (*client.Conn, error) {
+func (r *benchRun) dial(ctx context.Context, addr string, push func(*nacos.Payload) error) (*wire.Conn, error) {
 	// A storm is slow because all connect at once, not because nobody answers.
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	c, err := client.Dial(ctx, client.Options{Addr: addr, Push: push, RequestTimeout: 30 * time.Second, SetupTimeout: 30 * time.Second})
+	c, err := wire.Dial(ctx, wire.Options{Addr: addr, Push: push, RequestTimeout: 30 * time.Second, SetupTimeout: 30 * time.Second})
 	if err != nil {
 		return nil, err
 	}
@@ -191,9 +191,9 @@ func each(ctx context.Context, n, atOnce int, f func(i int) error) error {
 }
 
 // dialAll connects r.connections times, to the servers in turn.
-func (r *benchRun) dialAll(ctx context.Context, at func(i int) string, push func(i int) func(*nacos.Payload) error) ([]*client.Conn, error) {
+func (r *benchRun) dialAll(ctx context.Context, at func(i int) string, push func(i int) func(*nacos.Payload) error) ([]*wire.Conn, error) {
 	r.say(fmt.Sprintf("connecting %d", r.connections))
-	conns := make([]*client.Conn, r.connections)
+	conns := make([]*wire.Conn, r.connections)
 	err := each(ctx, r.connections, 64, func(i int) (err error) {
 		var f func(*nacos.Payload) error
 		if push != nil {
@@ -207,7 +207,7 @@ func (r *benchRun) dialAll(ctx context.Context, at func(i int) string, push func
 
 // load keeps r.concurrency requests under way, see work. next makes the n-th
 // request of a worker, on buf.
-func (r *benchRun) load(ctx context.Context, conns []*client.Conn, typ string, next func(worker, n int, buf []byte) []byte) error {
+func (r *benchRun) load(ctx context.Context, conns []*wire.Conn, typ string, next func(worker, n int, buf []byte) []byte) error {
 	return r.work(ctx, 0, func(ctx context.Context, w, n int, buf []byte) ([]byte, error) {
 		buf = next(w, n, buf)
 		_, err := conns[w%len(conns)].Request(ctx, typ, buf)
@@ -365,7 +365,7 @@ const pushPatience = 10 * time.Second
 
 func benchPush(ctx context.Context, r *benchRun) error {
 	type pair struct {
-		provider *client.Conn
+		provider *wire.Conn
 		arrived  chan int // marks
 	}
 	pairs := make([]pair, r.connections)
@@ -535,7 +535,7 @@ func (r *benchRun) background(ctx context.Context) (stop func(), err error) {
 	if r.rate == 0 {
 		return func() {}, nil
 	}
-	conns := make([]*client.Conn, min(16, r.rate))
+	conns := make([]*wire.Conn, min(16, r.rate))
 	if err := each(ctx, len(conns), len(conns), func(i int) (err error) {
 		conns[i], err = r.dial(ctx, r.server, nil)
 		return err
@@ -556,7 +556,7 @@ func (r *benchRun) background(ctx context.Context) (stop func(), err error) {
 // pace makes so many changes a second, spread over the connections, until ctx
 // ends, or fewer where the servers cannot do it, for a connection makes one at
 // a time. change makes the n-th of a connection, on buf.
-func (r *benchRun) pace(ctx context.Context, conns []*client.Conn, rate int, change func(conn, n int, buf []byte) []byte) {
+func (r *benchRun) pace(ctx context.Context, conns []*wire.Conn, rate int, change func(conn, n int, buf []byte) []byte) {
 	var wg sync.WaitGroup
 	every := time.Duration(len(conns)) * time.Second / time.Duration(rate)
 	for w, c := range conns {

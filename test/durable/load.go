@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -41,7 +41,7 @@ type writer struct {
 	l    *ledger
 	at   int // node
 	web  *http.Client
-	conn *client.Conn // nil: not connected; HTTP writers never are
+	conn *wire.Conn // nil: not connected; HTTP writers never are
 	grpc bool
 }
 
@@ -72,7 +72,7 @@ func (w *writer) connected(ctx context.Context) error {
 	for w.conn == nil {
 		var err error
 		dialling, cancel := context.WithTimeout(ctx, 3*time.Second)
-		w.conn, err = client.Dial(dialling, client.Options{Addr: w.c.nodes[w.at].http()})
+		w.conn, err = wire.Dial(dialling, wire.Options{Addr: w.c.nodes[w.at].http()})
 		cancel()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -151,7 +151,7 @@ func (w *writer) instance(ctx context.Context, service, ip string, port int, val
 		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		_, err = w.conn.Request(limit, nacos.TypePersistentInstanceRequest, body)
-		no, is := errors.AsType[*client.Error](err)
+		no, is := errors.AsType[*wire.Error](err)
 		switch {
 		case err == nil:
 			return acknowledged, ""

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
 
@@ -75,7 +75,7 @@ func (p *provider) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		at := int(p.want.Load()) % len(p.c.nodes)
 		dialling, cancel := context.WithTimeout(ctx, 3*time.Second)
-		conn, err := client.Dial(dialling, client.Options{Addr: p.c.nodes[at].http()})
+		conn, err := wire.Dial(dialling, wire.Options{Addr: p.c.nodes[at].http()})
 		if err == nil {
 			if _, err = conn.Request(dialling, nacos.TypeInstanceRequest, p.body(nacos.OpRegister)); err != nil {
 				conn.Close()

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/test/simnet"
 )
@@ -88,7 +88,7 @@ type Client struct {
 
 // A link is a connection to a node.
 type link struct {
-	conn   *client.Conn
+	conn   *wire.Conn
 	node   int
 	run    int // of the node
 	active time.Time
@@ -222,7 +222,7 @@ func (s *Client) connect(n int) (*link, error) {
 	floor := s.newest()
 	ctx, cancel := context.WithTimeout(s.ctx, 8*time.Second)
 	defer cancel()
-	conn, err := client.Dial(ctx, client.Options{
+	conn, err := wire.Dial(ctx, wire.Options{
 		Addr: net.JoinHostPort(s.c.nodes[n].addr(), strconv.Itoa(port)), Version: s.kind.version(),
 		HealthCheckAfter: 1000 * time.Hour, // see watch
 		DialContext:      s.host.Dial,

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/test/simnet"
 )
@@ -86,7 +86,7 @@ func (o *observer) run() {
 // follow subscribes at one process of the node until the connection ends. It
 // asks every second besides: an answer and a push are made in different ways.
 func (o *observer) follow(run int) {
-	conn, err := client.Dial(o.c.ctx, client.Options{
+	conn, err := wire.Dial(o.c.ctx, wire.Options{
 		Addr: net.JoinHostPort(o.node.addr(), strconv.Itoa(port)), Version: "sim:v1.0.0", HealthCheckAfter: 1000 * time.Hour,
 		DialContext: o.host.Dial,
 		Push: func(p *nacos.Payload) error {

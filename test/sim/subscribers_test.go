@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/test/simnet"
 )
@@ -94,9 +94,9 @@ func (c *trio) until(holds func() bool) {
 
 // connect subscribes to a service at a node. Pushes that take answers nil for
 // are acknowledged.
-func (c *trio) connect(i int, takes func() error) *client.Conn {
+func (c *trio) connect(i int, takes func() error) *wire.Conn {
 	c.t.Helper()
-	conn, err := client.Dial(c.t.Context(), client.Options{Addr: fmt.Sprintf("10.0.0.%d:8848", i+1), Version: "Nacos-Go-Client:v2.3.5", Headers: map[string]string{"app": "till"}, DialContext: c.user.Dial,
+	conn, err := wire.Dial(c.t.Context(), wire.Options{Addr: fmt.Sprintf("10.0.0.%d:8848", i+1), Version: "Nacos-Go-Client:v2.3.5", Headers: map[string]string{"app": "till"}, DialContext: c.user.Dial,
 		Push: func(*nacos.Payload) error { return takes() }})
 	if err != nil {
 		c.t.Fatal(err)
@@ -105,7 +105,7 @@ func (c *trio) connect(i int, takes func() error) *client.Conn {
 	return conn
 }
 
-func (c *trio) request(conn *client.Conn, typ, body string) {
+func (c *trio) request(conn *wire.Conn, typ, body string) {
 	c.t.Helper()
 	if _, err := conn.Request(c.t.Context(), typ, []byte(`{"namespace":"public","groupName":"DEFAULT_GROUP","serviceName":"order",`+body+`}`)); err != nil {
 		c.t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/test/simnet"
 )
@@ -59,7 +59,7 @@ type writer struct {
 
 	// Of its goroutine.
 	rand   *rand.Rand
-	conn   *client.Conn // to a process of a node
+	conn   *wire.Conn // to a process of a node
 	at     int
 	run    int
 	edited bool // its instance for edits is registered
@@ -223,7 +223,7 @@ func (w *writer) overGRPC(n *Node, o op) answer {
 		w.close()
 		ctx, cancel := context.WithTimeout(w.c.ctx, 2*time.Second)
 		defer cancel()
-		conn, err := client.Dial(ctx, client.Options{Addr: net.JoinHostPort(n.addr(), strconv.Itoa(port)), Version: Java.version(),
+		conn, err := wire.Dial(ctx, wire.Options{Addr: net.JoinHostPort(n.addr(), strconv.Itoa(port)), Version: Java.version(),
 			HealthCheckAfter: 1000 * time.Hour, DialContext: w.host.Dial})
 		if err != nil {
 			return answer{nothing, false, err.Error()}
@@ -244,7 +244,7 @@ func (w *writer) overGRPC(n *Node, o op) answer {
 	if err == nil {
 		return answer{acked, true, "ok"}
 	}
-	if r, ok := errors.AsType[*client.Error](err); ok {
+	if r, ok := errors.AsType[*wire.Error](err); ok {
 		return judge(r.Message, r.Code != nacos.CodeServerError)
 	}
 	return answer{unknown, false, err.Error()}

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 	"github.com/starling-registry/starling/test/compat/drivers"
 	"github.com/starling-registry/starling/test/compat/drivers/bare"
@@ -45,8 +45,8 @@ type session struct {
 	next int // server to try
 
 	mu     sync.Mutex
-	conn   *client.Conn // nil: none
-	moveTo string       // the server asks to go: to this one, or "" with move
+	conn   *wire.Conn // nil: none
+	moveTo string     // the server asks to go: to this one, or "" with move
 	move   bool
 	items  map[itemKey]*item
 }
@@ -69,7 +69,7 @@ type item struct {
 	wanted  bool   // false: to be undone, and then forgotten
 	version uint64 // counts what the application has said
 	// done is the connection on which version doneVersion is carried out.
-	done        *client.Conn
+	done        *wire.Conn
 	doneVersion uint64
 	waiting     []waiter
 
@@ -111,10 +111,10 @@ func connect(ctx context.Context, o bare.Options) (bare.Client, error) {
 	}
 }
 
-func (s *session) dial(ctx context.Context, server string) (*client.Conn, error) {
+func (s *session) dial(ctx context.Context, server string) (*wire.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	return client.Dial(ctx, client.Options{
+	return wire.Dial(ctx, wire.Options{
 		Addr: server, Tenant: s.Namespace, HealthCheckAfter: healthCheckAfter,
 		Push: s.pushed, Reset: s.reset,
 	})
@@ -158,7 +158,7 @@ func (s *session) run() {
 
 // reconnect makes a connection in place of the old one, which may be nil, and closes that after it:
 // a server that asked to move keeps what is on it meanwhile.
-func (s *session) reconnect(old *client.Conn) {
+func (s *session) reconnect(old *wire.Conn) {
 	if old != nil && old.Err() != nil {
 		old.Close()
 		old = nil
@@ -207,7 +207,7 @@ func (s *session) reconnect(old *client.Conn) {
 }
 
 // carryOut does all that is to be done on the connection. It reports whether nothing failed.
-func (s *session) carryOut(c *client.Conn) bool {
+func (s *session) carryOut(c *wire.Conn) bool {
 	refused := map[*item]bool{} // that are to be repeated, later
 	for {
 		s.mu.Lock()
@@ -257,14 +257,14 @@ func (s *session) carryOut(c *client.Conn) bool {
 // final says whether an error is the server's no to what was asked: not about the connection, nor
 // of a server that takes no clients just now.
 func final(err error) bool {
-	refusal, ok := errors.AsType[*client.Error](err)
+	refusal, ok := errors.AsType[*wire.Error](err)
 	return ok && refusal.Code != nacos.CodeUnregistered && refusal.Code != nacos.CodeInvalidServerStatus
 }
 
 // repeated says whether what is wanted was carried out before, on another connection.
 func (i *item) repeated() bool { return i.wanted && i.done != nil && i.doneVersion == i.version }
 
-func (i *item) doneOn(c *client.Conn) bool { return i.done == c && i.doneVersion == i.version }
+func (i *item) doneOn(c *wire.Conn) bool { return i.done == c && i.doneVersion == i.version }
 
 // answer tells those who wait for this version or an older one.
 func (i *item) answer(version uint64, err error) {
@@ -286,7 +286,7 @@ func (i *item) take(info *bare.Info) []*bare.View {
 }
 
 // send does what an item wants. Of a subscription it returns the list.
-func (s *session) send(c *client.Conn, i *item) (*bare.Info, error) {
+func (s *session) send(c *wire.Conn, i *item) (*bare.Info, error) {
 	m := s.about(i.key.service)
 	switch {
 	case i.key.kind == subscription:
@@ -315,7 +315,7 @@ func (s *session) about(service bare.Service) map[string]any {
 		"serviceName": service.Name, "groupName": service.Group}
 }
 
-func (s *session) request(ctx context.Context, c *client.Conn, typ string, message map[string]any, answer any) error {
+func (s *session) request(ctx context.Context, c *wire.Conn, typ string, message map[string]any, answer any) error {
 	body, err := json.Marshal(message)
 	if err != nil {
 		return err
@@ -337,7 +337,7 @@ func (s *session) ask(typ string, message map[string]any, answer any) error {
 		err := errors.New("not connected")
 		if c != nil && c.Err() == nil {
 			err = s.request(s.ctx, c, typ, message, answer)
-			if _, refused := errors.AsType[*client.Error](err); err == nil || refused {
+			if _, refused := errors.AsType[*wire.Error](err); err == nil || refused {
 				return err
 			}
 		}

@@ -1,7 +1,7 @@
-// Package client is one connection to a Nacos-compatible naming server:
+// Package wire is one connection to a Nacos-compatible naming server:
 // connect, request, take pushes, notice the end.
 //
-//	conn, err := client.Dial(ctx, client.Options{
+//	conn, err := wire.Dial(ctx, wire.Options{
 //		Addr: "127.0.0.1:8848",
 //		Push: func(p *nacos.Payload) error { fmt.Printf("%s\n", p.Body); return nil },
 //	})
@@ -20,4 +20,4 @@
 // a broken transport silently, and the server would not know the new one.
 //
 // Start reading at [Dial], then Conn.receive.
-package client
+package wire
