@@ -78,6 +78,7 @@ var imports = []struct {
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client/wire", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
+	{"pkg/client", []string{"pkg/client/wire", "pkg/nacos"}, []string{grpc}, []string{module + "/pkg/node", zap}},
 	{"cmd/starling", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
