@@ -83,7 +83,7 @@ func (n *node) start() {
 	n.log.Reset()
 	n.cmd = exec.Command(n.args[0], n.args[1:]...)
 	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}

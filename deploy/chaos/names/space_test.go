@@ -192,7 +192,7 @@ func (s *space) start(args ...string) *node {
 	argv := append([]string{s.bin, "serve", "--name", fmt.Sprintf("node-%d", s.nodes), "--bind", n.ip, "--data-dir", s.t.TempDir(), "--insecure-cluster"}, args...)
 	n.cmd = s.in(exec.Command(argv[0], argv[1:]...))
 	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := n.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
