@@ -105,7 +105,7 @@ func NewRelay(port int) (*Relay, error) {
 		}
 		return &Relay{
 			prefix: prefix, port: main, claim: claim,
-			owners:     owners{processes: map[int]process{}},
+			owners:     owners{mark: "CHAOS_END=" + prefix, processes: map[int]process{}},
 			quit:       make(chan struct{}),
 			ends:       map[string]*relayEnd{},
 			byBind:     map[netip.Addr]*relayEnd{},
@@ -256,13 +256,17 @@ func (r *Relay) Address(name string) string {
 	return ""
 }
 
-// Command needs nothing: an end has no place of its own here.
-func (r *Relay) Command(_ string, argv ...string) *exec.Cmd {
-	return exec.Command(argv[0], argv[1:]...)
+// Command is to be started for an end. Its environment says of which, since the
+// process may have dialled before Started is told of it; more may be appended.
+func (r *Relay) Command(name string, argv ...string) *exec.Cmd {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), r.owners.mark+name)
+	return cmd
 }
 
 // Started says that a process belongs to an end from now on, with its children.
-// Connections that it opened before are taken for the host's.
+// It spares a look through all processes of the machine, and is what counts for
+// one that was not started by Command.
 func (r *Relay) Started(name string, pid int) { r.owners.started(name, pid) }
 
 // Set puts a rule in place of the one before. See the package comment for what

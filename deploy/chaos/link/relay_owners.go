@@ -6,38 +6,62 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
-// owners know which end a connection comes from: its socket is in the kernel's
-// table by its two addresses, with the inode that a process has open.
+// owners know which end a connection comes from: the kernel knows the inode of
+// its socket by its two addresses, and /proc which process has that open.
 //
-// A look at the table and at all descriptors takes milliseconds when there are
-// thousands. So one goroutine looks for all who have asked meanwhile.
+// A look at all descriptors takes milliseconds when there are thousands. So one
+// goroutine looks for all who have asked meanwhile, first at descriptors that
+// were new connections before, as those of a process that dials again and again
+// are, then at those that were not there when it looked before.
 type owners struct {
+	mark     string // in the environment of processes, before the name of their end
 	scanners sync.WaitGroup
 
 	mu        sync.Mutex
 	processes map[int]process
 	asked     []*question
 	scanning  bool
+
+	seen map[process]*descriptors // the scanner's
 }
 
+// descriptors are what is known of those of a process, by number.
+type descriptors struct {
+	before map[string]bool // that were there at the last look
+	recent []string        // on which connections were found, the last at the end
+}
+
+const maxRecent = 32
+
+// Where to look for a connection.
+const (
+	atRecent = iota
+	atNew
+	atAll
+)
+
 type process struct {
+	pid     int
 	end     string
 	started string // tells it from a later process with the same id
 }
 
 type question struct {
-	key    string // of the dialler's socket in the table
-	answer chan answer
-	// Of the scan:
-	inode string
+	from, to *net.TCPAddr
+	answer   chan answer
+	inode    string // found by the scan; "0" is what no process has open any more
 }
 
 type answer struct {
@@ -55,7 +79,7 @@ func (o *owners) started(end string, pid int) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.processes[pid] = process{end, s.started}
+	o.processes[pid] = process{pid, end, s.started}
 }
 
 // ended forgets the processes of an end.
@@ -72,7 +96,7 @@ func (o *owners) ended(end string) {
 // of is the end whose process dialled from one address to another. A process
 // that nobody has told of is the host's.
 func (o *owners) of(from, to *net.TCPAddr) (string, error) {
-	q := &question{key: tableKey(from) + " " + tableKey(to), answer: make(chan answer, 1)}
+	q := &question{from: from, to: to, answer: make(chan answer, 1)}
 	o.mu.Lock()
 	o.asked = append(o.asked, q)
 	if !o.scanning {
@@ -101,27 +125,20 @@ func (o *owners) scan() {
 }
 
 func (o *owners) resolve(asked []*question) {
-	// While connections come and go, one pass over the table may miss some.
-	open := asked
-	var err error
+	open, err := askKernel(asked)
+	// A kernel may have no answers of that kind; then its tables, which are long,
+	// are read. While connections come and go, one pass may miss some.
 	for range 3 {
-		if err = findInodes(open); err != nil {
+		if len(open) == 0 || err != nil {
 			break
 		}
-		var missing []*question
-		for _, q := range open {
-			if q.inode == "" {
-				missing = append(missing, q)
-			}
-		}
-		if open = missing; len(open) == 0 {
-			break
-		}
+		err = findInodes(open)
+		open = slices.DeleteFunc(open, func(q *question) bool { return q.inode != "" })
 	}
 	wanted := map[string][]*question{}
 	for _, q := range asked {
 		switch {
-		case err != nil:
+		case q.inode == "" && err != nil:
 			q.answer <- answer{err: err}
 		case q.inode == "" || q.inode == "0":
 			q.answer <- answer{err: errNobody}
@@ -137,76 +154,77 @@ func (o *owners) resolve(asked []*question) {
 	}
 }
 
-// answerByProcesses looks through the processes that are known, and then
-// through their children that are new. It takes out of wanted what it answers.
+// answerByProcesses looks through the processes that are known and this one,
+// and then through children of those that are known. It takes out of wanted what
+// it answers.
 func (o *owners) answerByProcesses(wanted map[string][]*question) {
 	o.mu.Lock()
-	known := map[int]process{}
-	for pid, p := range o.processes {
-		known[pid] = p
-	}
+	known := maps.Clone(o.processes)
 	o.mu.Unlock()
-	if len(known) == 0 {
-		return
-	}
-	gone := map[int]process{}
-	look := func(pid int, p process) {
-		if len(wanted) == 0 {
-			return
-		}
-		found := socketsOf(pid, wanted)
-		if len(found) == 0 {
-			return
-		}
-		if s, err := readStat(pid); err == nil && s.started != p.started {
-			gone[pid] = p // its id was given to another
-			return
-		}
-		for _, inode := range found {
+	added, gone := map[int]process{}, map[int]process{}
+	defer func() { o.learn(added, gone) }()
+	look := func(p process, at int) {
+		for _, inode := range o.socketsOf(p, at, wanted) {
+			if s, err := readStat(p.pid); err == nil && s.started != p.started {
+				gone[p.pid] = p // its id was given to another
+				return
+			}
 			for _, q := range wanted[inode] {
 				q.answer <- answer{end: p.end}
 			}
 			delete(wanted, inode)
 		}
 	}
-	for pid, p := range known {
-		look(pid, p)
+	candidates := slices.Collect(maps.Values(known))
+	if _, told := known[os.Getpid()]; !told {
+		candidates = append(candidates, process{os.Getpid(), Host, ""})
 	}
-	if len(wanted) == 0 {
-		o.learn(nil, gone)
-		return
+	for at := atRecent; at <= atAll; at++ {
+		for _, p := range candidates {
+			look(p, at)
+			if len(wanted) == 0 {
+				return
+			}
+		}
 	}
+	// Those that Started is still to tell of, by their mark; children; and the
+	// rest of a process group whose leader is known: a child
+	// whose parent has ended is nobody's child. The kernel does not give the id of
+	// a leader that has ended to another while there is somebody in the group.
 	all := allProcesses()
+	groups := map[int]bool{}
+	for _, s := range all {
+		groups[s.group] = true
+	}
 	for pid, p := range known {
-		if s, ok := all[pid]; !ok || s.started != p.started {
+		if s, ok := all[pid]; !ok && !groups[pid] || ok && s.started != p.started {
 			gone[pid] = p
 			delete(known, pid)
 		}
 	}
-	// Children, and the rest of a process group whose leader is known: a child
-	// whose parent has ended is nobody's child.
-	added := map[int]process{}
 	for again := true; again; {
 		again = false
 		for pid, s := range all {
-			if _, ok := known[pid]; ok {
+			if _, ok := known[pid]; ok || pid == os.Getpid() {
 				continue
 			}
 			p, ok := known[s.parent]
 			if !ok {
 				p, ok = known[s.group]
 			}
+			if !ok {
+				p.end, ok = o.marked(pid)
+			}
 			if ok {
-				known[pid] = process{p.end, s.started}
+				known[pid] = process{pid, p.end, s.started}
 				added[pid] = known[pid]
 				again = true
 			}
 		}
 	}
-	for pid, p := range added {
-		look(pid, p)
+	for _, p := range added {
+		look(p, atAll)
 	}
-	o.learn(added, gone)
 }
 
 func (o *owners) learn(added, gone map[int]process) {
@@ -216,12 +234,64 @@ func (o *owners) learn(added, gone map[int]process) {
 		if o.processes[pid] == p {
 			delete(o.processes, pid)
 		}
+		delete(o.seen, p)
 	}
 	for pid, p := range added {
 		if _, ok := o.processes[pid]; !ok {
 			o.processes[pid] = p
 		}
 	}
+}
+
+// askKernel asks for each socket by its addresses, and gives back those that
+// were not found. Also the socket for IPv6 of a connection over IPv4 is found by
+// the addresses of IPv4.
+func askKernel(questions []*question) (missing []*question, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return slices.Clone(questions), nil // not every machine lets everybody
+	}
+	defer unix.Close(fd)
+	for _, q := range questions {
+		inode, err := inodeOf(fd, q.from, q.to)
+		if err != nil {
+			missing = append(missing, q)
+			continue
+		}
+		q.inode = inode
+	}
+	return missing, nil
+}
+
+// inodeOf sends a struct inet_diag_req_v2 and reads a struct inet_diag_msg, both
+// of linux/inet_diag.h, each behind a struct nlmsghdr.
+func inodeOf(fd int, from, to *net.TCPAddr) (string, error) {
+	const header, sockDiagByFamily = 16, 20
+	native := binary.NativeEndian
+	request := make([]byte, header+56)
+	native.PutUint32(request, uint32(len(request)))
+	native.PutUint16(request[4:], sockDiagByFamily)
+	native.PutUint16(request[6:], unix.NLM_F_REQUEST)
+	body := request[header:]
+	body[0], body[1] = unix.AF_INET, unix.IPPROTO_TCP
+	native.PutUint32(body[4:], 1<<32-1) // in any state
+	binary.BigEndian.PutUint16(body[8:], uint16(from.Port))
+	binary.BigEndian.PutUint16(body[10:], uint16(to.Port))
+	copy(body[12:], from.IP.To4())
+	copy(body[28:], to.IP.To4())
+	native.PutUint64(body[48:], 1<<64-1) // no cookie
+	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return "", err
+	}
+	response := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, response, 0)
+	if err != nil {
+		return "", err
+	}
+	if n < header+72 || native.Uint16(response[4:]) != sockDiagByFamily {
+		return "", os.ErrNotExist
+	}
+	return strconv.FormatUint(uint64(native.Uint32(response[header+68:])), 10), nil
 }
 
 // tableKey is an IPv4 address as /proc/net/tcp has it: the address a word of the
@@ -231,11 +301,11 @@ func tableKey(a *net.TCPAddr) string {
 }
 
 // findInodes looks for the sockets in the kernel's tables. One that is not there
-// keeps an empty inode; "0" is one that no process has open any more.
+// keeps an empty inode.
 func findInodes(questions []*question) error {
 	byKey := map[string]*question{}
 	for _, q := range questions {
-		byKey[q.key] = q
+		byKey[tableKey(q.from)+" "+tableKey(q.to)] = q
 	}
 	// In the second table a socket for IPv6 has an IPv4 address behind these, as
 	// those of Java do.
@@ -276,24 +346,64 @@ func findInodes(questions []*question) error {
 }
 
 // socketsOf are those of the wanted inodes that a process has open.
-func socketsOf(pid int, wanted map[string][]*question) (found []string) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil // ended
+func (o *owners) socketsOf(p process, at int, wanted map[string][]*question) (found []string) {
+	known := o.seen[p]
+	if known == nil {
+		if o.seen == nil {
+			o.seen = map[process]*descriptors{}
+		}
+		known = &descriptors{before: map[string]bool{}}
+		o.seen[p] = known
 	}
-	defer f.Close()
-	names, _ := f.Readdirnames(-1)
+	dir := "/proc/" + strconv.Itoa(p.pid) + "/fd"
+	names := slices.Clone(known.recent)
+	if at != atRecent {
+		f, err := os.Open(dir)
+		if err != nil {
+			return nil // ended
+		}
+		names, _ = f.Readdirnames(-1)
+		f.Close()
+	}
 	for _, name := range names {
+		if at == atNew && known.before[name] {
+			continue
+		}
 		// A descriptor that was closed meanwhile has no link; it is not asked for.
 		link, _ := os.Readlink(dir + "/" + name)
-		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-			if inode = strings.TrimSuffix(inode, "]"); wanted[inode] != nil {
-				found = append(found, inode)
-			}
+		inode, ok := strings.CutPrefix(link, "socket:[")
+		if inode = strings.TrimSuffix(inode, "]"); !ok || wanted[inode] == nil {
+			continue
+		}
+		found = append(found, inode)
+		known.recent = append(slices.DeleteFunc(known.recent, func(n string) bool { return n == name }), name)
+		known.recent = known.recent[max(0, len(known.recent)-maxRecent):]
+	}
+	if at != atRecent {
+		clear(known.before)
+		for _, name := range names {
+			known.before[name] = true
 		}
 	}
 	return found
+}
+
+// marked is the end whose Command a process was started by, or one of its
+// parents.
+func (o *owners) marked(pid int) (end string, ok bool) {
+	if o.mark == "" {
+		return "", false
+	}
+	environment, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return "", false // ended, or another user's
+	}
+	for variable := range bytes.SplitSeq(environment, []byte{0}) {
+		if end, ok := bytes.CutPrefix(variable, []byte(o.mark)); ok {
+			return string(end), true
+		}
+	}
+	return "", false
 }
 
 type stat struct {
