@@ -149,7 +149,7 @@ func (s *stage) startCast(sdk *drivers.SDK, end string) (*cast, error) {
 	placed.Command = func(dir string) *exec.Cmd {
 		c := sdk.Command(dir)
 		there := s.network.Command(end, c.Args...)
-		there.Dir, there.Env = c.Dir, c.Env
+		there.Dir, there.Env = c.Dir, append(there.Env, c.Env...)
 		return there
 	}
 	process, err := drivers.Start(&placed, filepath.Join(s.dir, end), func(e drivers.Event) error {

@@ -311,7 +311,8 @@ func findInodes(questions []*question) error {
 	// those of Java do.
 	mapped := fmt.Sprintf("%08X%08X%08X", 0, 0, binary.NativeEndian.Uint32([]byte{0, 0, 0xff, 0xff}))
 	for _, table := range []struct{ file, prefix string }{{"tcp", ""}, {"tcp6", mapped}} {
-		content, err := os.Open("/proc/net/" + table.file)
+		// Not /proc/net: the process' first thread may be in another namespace.
+		content, err := os.Open("/proc/thread-self/net/" + table.file)
 		if errors.Is(err, os.ErrNotExist) && table.prefix != "" {
 			continue // a kernel without IPv6
 		}
