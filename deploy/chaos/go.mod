@@ -13,7 +13,7 @@ require (
 
 require github.com/spf13/pflag v1.1.0
 
-require golang.org/x/net v0.60.0 // indirect
+require golang.org/x/net v0.60.0
 
 replace (
 	github.com/starling-registry/starling => ../../

@@ -14,7 +14,7 @@ import (
 // What one page can carry and stay quick: a report is a few hundred spans as a
 // rule, these bounds are for the worst. The JSON report has everything.
 const (
-	mostSpans  = 6000 // of all lanes of a page
+	mostSpans  = 4000 // of all lanes of a page
 	mostLanes  = 150  // of observers, and as many of links
 	mostRows   = 400  // of a table, shared among runs
 	mostPoints = 1200 // of a curve
