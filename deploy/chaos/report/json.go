@@ -37,7 +37,7 @@ type summary struct {
 	Runs     int    `json:"runs"`
 	Failed   int    `json:"failed"`
 	Skipped  int    `json:"skipped"`
-	Figures
+	verdict.Summary
 }
 
 type runJSON struct {
@@ -50,7 +50,7 @@ type runJSON struct {
 	TookMs   int64            `json:"tookMs"`
 	Verify   string           `json:"verify,omitempty"`
 	Notes    []string         `json:"notes"`
-	Summary  Figures          `json:"summary"`
+	Summary  verdict.Summary  `json:"summary"`
 	Steps    []stepJSON       `json:"steps"`
 	Verdict  *verdict.Verdict `json:"verdict"`
 	// and "timeline", a verdict.Timeline, see Run.json
@@ -58,13 +58,13 @@ type runJSON struct {
 
 type stepJSON struct {
 	verdict.Step
-	LiveMissing      int             `json:"liveMissing"`
-	LongestGapMs     verdict.Millis  `json:"longestGapMs"`
-	ExcusedMissing   int             `json:"excusedMissing"`
-	Died             int             `json:"died"`
-	DeadGoneAfterMs  verdict.Millis  `json:"deadGoneAfterMs"`
-	DeadSeenTooLong  int             `json:"deadSeenTooLong"`
-	ConvergedAfterMs *verdict.Millis `json:"convergedAfterMs"`
+	LiveMissing    int             `json:"liveMissing"`
+	LongestGapMs   verdict.Millis  `json:"longestGapMs"`
+	ExcusedMissing int             `json:"excusedMissing"`
+	Dead           int             `json:"dead"`
+	DeadLate       int             `json:"deadLate"`
+	LongestStaleMs verdict.Millis  `json:"longestStaleMs"`
+	ConvergedMs    *verdict.Millis `json:"convergedMs"` // null if views were not right before the next step
 }
 
 // JSON writes the whole report, with timelines, from which runs can be judged
@@ -82,7 +82,7 @@ func JSON(w io.Writer, r *Report) error {
 		Version: Version, Server: r.Server, SDKs: orEmpty(r.SDKs), Machine: r.Machine,
 		Command: r.Command, Seed: r.Seed, Started: r.Started, TookMs: r.Took.Milliseconds(),
 	}
-	d.Summary = summary{Result: Passed, Sentence: r.sentence(), Runs: len(r.Runs), Figures: r.figures()}
+	d.Summary = summary{Result: Passed, Sentence: r.sentence(), Runs: len(r.Runs), Summary: r.figures()}
 	for _, run := range r.Runs {
 		switch run.Result {
 		case Failed:
@@ -116,10 +116,14 @@ func (r *Run) json() ([]byte, error) {
 		Verdict: r.Verdict,
 	}
 	for _, s := range r.steps() {
-		d.Steps = append(d.Steps, stepJSON{
+		step := stepJSON{
 			Step: s.Step, LiveMissing: s.missing, LongestGapMs: s.longest, ExcusedMissing: s.excused,
-			Died: s.died, DeadGoneAfterMs: s.gone, DeadSeenTooLong: s.late, ConvergedAfterMs: s.converged,
-		})
+			Dead: s.died, DeadLate: s.late, LongestStaleMs: s.gone,
+		}
+		if s.converged != nil && !s.converged.Never {
+			step.ConvergedMs = &s.converged.AfterMs
+		}
+		d.Steps = append(d.Steps, step)
 	}
 	b, err := json.MarshalIndent(&d, "    ", "  ")
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -45,14 +44,10 @@ func calm() *Report {
 		Kept:  []verdict.Kept{{Node: "a", Addresses: []string{"10.0.0.1:80"}}, {Node: "b", Addresses: []string{"10.0.0.1:80"}}},
 		EndMs: 30_000,
 	}
-	zero := verdict.Millis(50)
-	v := &verdict.Verdict{
-		Gone:         []verdict.Departure{{Provider: "go-doomed-1", SDK: "go", AfterMs: 10_400, LimitMs: 12_000, Observer: "go-sub-1@a"}},
-		EqualAfterMs: &zero,
-	}
+	v := verdict.Judge(t, &verdict.Expectation{GoneWithin: func(*verdict.Provider) verdict.Millis { return 12_000 }})
 	return &Report{
 		Server: "starling 1.0.0 (go1.26, linux/amd64)", SDKs: []string{"go 2.3.5"}, Machine: "2 processors, 8 GB, Linux 6.1",
-		Command: "deploy/chaos/chaos.sh -seed 42 -nodes 3", Seed: "42", Started: started, Took: 45 * time.Second,
+		Command: "deploy/chaos/chaos.sh --seed 42 --nodes 3 --random 1", Seed: "42", Started: started, Took: 45 * time.Second,
 		Runs: []*Run{{Name: "seed-42", Says: "one fault, at random", Result: Passed, Took: 44 * time.Second, Verify: "equal", Timeline: t, Verdict: v}},
 	}
 }
@@ -87,24 +82,25 @@ func broken() *Report {
 		},
 		Steps: []verdict.Step{
 			{Fault: "partition", Target: "b", Says: "a and b are cut off from each other", FromMs: 1_000, ToMs: 41_000},
-			{Fault: "loss", Target: "b", Says: "\x1b[31mred\x1b[0m", FromMs: 10_000, ToMs: 60_000},
+			{Fault: "loss", Target: "b", Says: "\x1b[31mred\x1b[0m", FromMs: 10_000, ToMs: 50_000},
 		},
-		EndMs: 60_000,
+		Writes: []verdict.Write{{Address: "10.0.0.7:80", Node: "b", FromMs: 9_000, ToMs: 9_700, Acked: true}, {Address: "10.0.0.8:80", Node: "a", FromMs: 12_000, ToMs: 22_000}},
+		Kept:   []verdict.Kept{{Node: "a", Addresses: []string{"10.0.0.7:80"}}, {Node: "b"}},
+		EndMs:  60_000,
 	}
-	at := verdict.Millis(19_000)
-	v := &verdict.Verdict{
-		Gaps: []verdict.Gap{
-			{Provider: evil, SDK: "go", On: "b", Observer: "java3-sub-1@a", FromMs: 7_000, ToMs: 7_003},
-			{Provider: evil, SDK: "go", On: "b", Observer: "http@a", FromMs: 31_000, ToMs: 60_000, Open: true},
-		},
-		Excused:      []verdict.Gap{{Provider: "p1", SDK: "java3", On: "a", Observer: "go-sub-2@b", FromMs: 25_000, ToMs: 60_000, Open: true, Excused: "cut off for longer than the lease, and nobody can dial it"}},
-		Gone:         []verdict.Departure{{Provider: "p3", SDK: "python", AfterMs: 58_000, LimitMs: 35_000, Observer: "java3-sub-1@a", Never: true}},
-		EqualAfterMs: &at,
-		Faults:       []string{"at the end http@a lacks " + evil + " and has nothing"},
-	}
+	v := verdict.Judge(t, &verdict.Expectation{
+		GoneWithin: func(*verdict.Provider) verdict.Millis { return 35_000 },
+		Absences: []verdict.Absence{{
+			Why:       "cut off for longer than the lease, and nobody can dial it",
+			Providers: func(p *verdict.Provider) bool { return p.Name == "p1" },
+			Observers: func(o *verdict.Observer) bool { return o.Name == "go-sub-2@b" },
+			From:      20_000, To: 60_000,
+		}},
+		EqualFrom: 41_000, EqualWithin: 2_000,
+	})
 	return &Report{
 		Server: "starling 1.0.0", SDKs: []string{"java3 3.1.1", "go 2.3.5"}, Started: started, Took: 90 * time.Second,
-		Command: "deploy/chaos/chaos.sh -faults partition,loss",
+		Command: "deploy/chaos/chaos.sh --faults partition:b,loss:b",
 		Runs:    []*Run{{Name: "partition,loss", Result: Failed, Took: 80 * time.Second, Timeline: t, Verdict: v, Notes: []string{"disks are not slowed: not root"}}},
 	}
 }
@@ -252,10 +248,12 @@ func big(providers, observers int, length verdict.Millis) *Report {
 	}
 	at := verdict.Millis(1_700)
 	v.EqualAfterMs = &at
+	v.Summary = verdict.Summary{LiveMissing: len(distinct(v.Gaps)), LongestGapMs: longest(v.Gaps), Excused: len(v.Excused), LongestExcusedMs: longest(v.Excused),
+		Dead: len(v.Gone), LongestStaleMs: 19_800, WritesAcked: 8_600, WritesFailed: 400, Flapping: 98}
 	return &Report{
 		Server: "starling 1.0.0 (go1.26, linux/amd64)", SDKs: []string{"go 2.3.5", "java2 2.5.1", "java3 3.1.1", "python 3.2.0"},
 		Machine: "2 processors, 8 GB, Linux 6.1", Seed: "18446744073709551615", Started: started, Took: 31 * time.Minute,
-		Command: "deploy/chaos/chaos.sh -seed 18446744073709551615 -nodes 5 -providers 100 -minutes 30 -faults " + strings.Join(faults, ","),
+		Command: "deploy/chaos/chaos.sh --seed 18446744073709551615 --nodes 5 --providers 100 --for 30m --sdks go,java2,java3,python",
 		Runs:    []*Run{{Name: "seed 18446744073709551615", Says: "faults at random, one a minute", Result: Failed, Took: 31 * time.Minute, Verify: "equal", Timeline: t, Verdict: v}},
 	}
 }

@@ -82,6 +82,14 @@ func odd(rnd *rand.Rand) *Report {
 			v.Excused = append(v.Excused, verdict.Gap{Provider: name(), SDK: name(), On: name(), Observer: name(), FromMs: at(), ToMs: at(), Excused: name()})
 			v.Gone = append(v.Gone, verdict.Departure{Provider: name(), SDK: name(), AfterMs: at(), LimitMs: at(), Observer: name(), Never: flip(), Returned: flip()})
 		}
+		for range t.Steps {
+			v.Converged = append(v.Converged, verdict.Convergence{FromMs: at(), UntilMs: at(), AfterMs: at(), LimitMs: at(), Never: flip()})
+		}
+		for range few() {
+			v.Lost = append(v.Lost, verdict.Loss{Address: name(), Node: name(), Write: verdict.Write{Node: name(), FromMs: at(), ToMs: at()}})
+			v.Summary.SDKs = append(v.Summary.SDKs, verdict.SDKSummary{SDK: name(), LiveMissing: few(), FirstGapMs: maybe(), LastGoneMs: maybe()})
+		}
+		v.Summary.LiveMissing, v.Summary.WritesLost, v.Summary.LongestGapMs, v.Summary.ConvergedMs = few(), few(), at(), maybe()
 		switch rnd.IntN(8) {
 		case 0:
 			run.Timeline = t

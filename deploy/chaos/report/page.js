@@ -57,7 +57,7 @@ function timeline(section) {
   const text = b => b.dataset.says || (b.dataset.says = b.title);
   function say(b) {
     const lane = b.closest(".row").querySelector(".name").textContent.trim();
-    info.textContent = lane === "Steps" ? text(b) : lane + ": " + text(b);
+    info.textContent = lane === "Steps" || lane === "" ? text(b) : lane + ": " + text(b);
   }
   let now = null;
   function go(b, keyboard) {

@@ -65,81 +65,66 @@ func (r *Run) judged() (*verdict.Timeline, *verdict.Verdict) {
 	return t, v
 }
 
-// Figures are what a run comes down to, or all runs of a report together.
-type Figures struct {
-	// LiveMissing counts the live providers that any observer missed for a time
-	// that nothing excuses. It must be 0.
-	LiveMissing  int            `json:"liveMissing"`
-	Gaps         int            `json:"gaps"` // a provider, an observer, a time
-	LongestGapMs verdict.Millis `json:"longestGapMs"`
-	// ExcusedGaps are those that the definition of "live" allows.
-	ExcusedGaps      int            `json:"excusedGaps"`
-	LongestExcusedMs verdict.Millis `json:"longestExcusedMs"`
-	// DeadSeenTooLong counts dead providers that somebody saw for longer than is
-	// allowed. It must be 0.
-	DeadSeenTooLong   int            `json:"deadSeenTooLong"`
-	Died              int            `json:"died"` // providers that died or left
-	LongestDeadSeenMs verdict.Millis `json:"longestDeadSeenMs"`
-	LongestTooLongMs  verdict.Millis `json:"longestTooLongMs"` // after what was allowed
-	// ConvergedAfterMs is when, after the last fault was mended, all views were
-	// right for good; null if that was not asked.
-	ConvergedAfterMs *verdict.Millis `json:"convergedAfterMs"`
-	WritesAcked      int             `json:"writesAcked"` // persistent ones
-	// WritesLost counts acknowledged persistent writes that a node does not show
-	// at the end. It must be 0.
-	WritesLost int `json:"writesLost"`
-	// Flaps counts instances that vanished from a view and returned.
-	Flaps  int `json:"flaps"`
-	Faults int `json:"faults"` // other reasons to fail
-}
-
-// figures reads them off the verdict.
-func (r *Run) figures() Figures {
-	t, v := r.judged()
-	f := Figures{
-		LiveMissing: len(distinct(v.Gaps)), Gaps: len(v.Gaps), LongestGapMs: longest(v.Gaps),
-		ExcusedGaps: len(v.Excused), LongestExcusedMs: longest(v.Excused),
-		Died: len(v.Gone), ConvergedAfterMs: v.EqualAfterMs, Faults: len(v.Faults),
-	}
-	for i := range v.Gone {
-		if v.Gone[i].Late() {
-			f.DeadSeenTooLong++
-			f.LongestTooLongMs = max(f.LongestTooLongMs, v.Gone[i].AfterMs-v.Gone[i].LimitMs)
-		}
-		f.LongestDeadSeenMs = max(f.LongestDeadSeenMs, v.Gone[i].AfterMs)
-	}
-	for i := range t.Writes {
-		if t.Writes[i].Acked {
-			f.WritesAcked++
-		}
+// figures are what the run comes down to, as the verdict has them.
+func (r *Run) figures() verdict.Summary {
+	_, v := r.judged()
+	f := v.Summary
+	f.Faults, f.Passed = len(v.Faults), r.Result == Passed
+	if f.ConvergedMs == nil && len(v.Converged) == 0 {
+		f.ConvergedMs = v.EqualAfterMs // of a run without steps that demands it
 	}
 	return f
 }
 
-// add makes the figures those of both: counts are summed, times the longest.
-func (f *Figures) add(g Figures) {
-	f.LiveMissing += g.LiveMissing
-	f.Gaps += g.Gaps
-	f.LongestGapMs = max(f.LongestGapMs, g.LongestGapMs)
-	f.ExcusedGaps += g.ExcusedGaps
-	f.LongestExcusedMs = max(f.LongestExcusedMs, g.LongestExcusedMs)
-	f.DeadSeenTooLong += g.DeadSeenTooLong
-	f.Died += g.Died
-	f.LongestDeadSeenMs = max(f.LongestDeadSeenMs, g.LongestDeadSeenMs)
-	f.LongestTooLongMs = max(f.LongestTooLongMs, g.LongestTooLongMs)
-	if c := g.ConvergedAfterMs; c != nil && (f.ConvergedAfterMs == nil || *c > *f.ConvergedAfterMs) {
-		f.ConvergedAfterMs = c
+// figures are those of all runs: counts are summed, of times it is the longest.
+func (r *Report) figures() verdict.Summary {
+	f := verdict.Summary{Passed: r.Passed()}
+	sdks := map[string]*verdict.SDKSummary{}
+	longest := func(to **verdict.Millis, m *verdict.Millis) {
+		if m != nil && (*to == nil || **to < *m) {
+			*to = m
+		}
 	}
-	f.WritesAcked += g.WritesAcked
-	f.WritesLost += g.WritesLost
-	f.Flaps += g.Flaps
-	f.Faults += g.Faults
-}
-
-func (r *Report) figures() Figures {
-	var f Figures
+	first := func(to **verdict.Millis, m *verdict.Millis) {
+		if m != nil && (*to == nil || **to > *m) {
+			*to = m
+		}
+	}
 	for _, run := range r.Runs {
-		f.add(run.figures())
+		g := run.figures()
+		f.LiveMissing += g.LiveMissing
+		f.LongestGapMs = max(f.LongestGapMs, g.LongestGapMs)
+		f.Excused += g.Excused
+		f.LongestExcusedMs = max(f.LongestExcusedMs, g.LongestExcusedMs)
+		f.Dead += g.Dead
+		f.DeadLate += g.DeadLate
+		f.LongestStaleMs = max(f.LongestStaleMs, g.LongestStaleMs)
+		f.LongestLateMs = max(f.LongestLateMs, g.LongestLateMs)
+		longest(&f.ConvergedMs, g.ConvergedMs)
+		f.WritesAcked += g.WritesAcked
+		f.WritesFailed += g.WritesFailed
+		f.WritesLost += g.WritesLost
+		f.Flapping += g.Flapping
+		f.Faults += g.Faults
+		for _, k := range g.SDKs {
+			if sdks[k.SDK] == nil {
+				sdks[k.SDK] = &verdict.SDKSummary{SDK: k.SDK}
+			}
+			sum := sdks[k.SDK]
+			sum.Providers += k.Providers
+			sum.LiveMissing += k.LiveMissing
+			sum.LongestGapMs = max(sum.LongestGapMs, k.LongestGapMs)
+			sum.LongestExcusedMs = max(sum.LongestExcusedMs, k.LongestExcusedMs)
+			first(&sum.FirstGapMs, k.FirstGapMs)
+			longest(&sum.LastGapMs, k.LastGapMs)
+			first(&sum.FirstGoneMs, k.FirstGoneMs)
+			longest(&sum.LastGoneMs, k.LastGoneMs)
+			sum.DeadLate += k.DeadLate
+		}
+	}
+	f.SDKs = []verdict.SDKSummary{}
+	for _, name := range sortedKeys(sdks) {
+		f.SDKs = append(f.SDKs, *sdks[name])
 	}
 	return f
 }
@@ -153,15 +138,15 @@ func (r *Run) sentence() string {
 		return "Failed: " + strings.TrimSuffix(clean(r.Why), ".") + "."
 	}
 	f := r.figures()
-	wrong := f.wrong()
-	t, _ := r.judged()
+	t, v := r.judged()
+	wrong := wrong(&f, len(v.Lost))
 	switch {
 	case len(wrong) > 0:
 		return "Failed: " + strings.Join(wrong, "; ") + "."
-	case r.Result == Failed:
+	case r.Result != Passed:
 		return "Failed."
 	}
-	return "Passed: " + f.right(len(t.Observers)) + "."
+	return "Passed: " + right(&f, len(t.Observers)) + "."
 }
 
 // sentence is that of all runs.
@@ -169,22 +154,24 @@ func (r *Report) sentence() string {
 	if len(r.Runs) == 1 {
 		return r.Runs[0].sentence()
 	}
-	counts := map[Result]int{}
+	counts, losses := map[Result]int{}, 0
 	for _, run := range r.Runs {
 		counts[run.Result]++
+		_, v := run.judged()
+		losses += len(v.Lost)
 	}
 	f := r.figures()
 	var s string
 	switch {
 	case counts[Failed] > 0:
 		s = fmt.Sprintf("Failed: %d of %s failed", counts[Failed], count(len(r.Runs), "run"))
-		if wrong := f.wrong(); len(wrong) > 0 {
+		if wrong := wrong(&f, losses); len(wrong) > 0 {
 			s += ": " + strings.Join(wrong, "; ")
 		}
 	case counts[Passed] == 0:
 		return "Nothing was run."
 	default:
-		s = fmt.Sprintf("Passed: %s, and %s", count(counts[Passed], "run"), f.right(0))
+		s = fmt.Sprintf("Passed: %s, and %s", count(counts[Passed], "run"), right(&f, 0))
 	}
 	if n := counts[Skipped]; n > 0 {
 		s += fmt.Sprintf("; %d skipped", n)
@@ -192,30 +179,35 @@ func (r *Report) sentence() string {
 	return s + "."
 }
 
-func (f *Figures) wrong() []string {
+// wrong says what the verdict holds against all runs of the figures. A lost write
+// is among the faults too, and said once.
+func wrong(f *verdict.Summary, losses int) []string {
 	var parts []string
 	if f.LiveMissing > 0 {
 		parts = append(parts, fmt.Sprintf("%s %s missing from a view, for up to %s", count(f.LiveMissing, "live provider"), was(f.LiveMissing), long(f.LongestGapMs)))
 	}
-	if f.DeadSeenTooLong > 0 {
-		parts = append(parts, fmt.Sprintf("%s %s seen too long, by up to %s", count(f.DeadSeenTooLong, "dead provider"), was(f.DeadSeenTooLong), long(f.LongestTooLongMs)))
+	if f.DeadLate > 0 {
+		parts = append(parts, fmt.Sprintf("%s %s seen too long, by up to %s", count(f.DeadLate, "dead provider"), was(f.DeadLate), long(f.LongestLateMs)))
 	}
 	if f.WritesLost > 0 {
 		parts = append(parts, fmt.Sprintf("%s %s lost", count(f.WritesLost, "acknowledged persistent write"), was(f.WritesLost)))
 	}
-	if f.Faults > 0 {
-		parts = append(parts, count(f.Faults, "other fault"))
+	if others := f.Faults - losses; others > 0 {
+		parts = append(parts, count(others, "other fault"))
 	}
 	return parts
 }
 
-func (f *Figures) right(observers int) string {
+func right(f *verdict.Summary, observers int) string {
 	s := "no live provider was missing from any view"
 	if observers > 0 {
 		s = fmt.Sprintf("no live provider was missing from the view of any of %s", count(observers, "observer"))
 	}
+	if f.Excused > 0 {
+		s += " without an excuse"
+	}
 	parts := []string{s}
-	if f.Died > 0 {
+	if f.Dead > 0 {
 		parts = append(parts, "every dead one went in time")
 	}
 	if f.WritesAcked > 0 {
@@ -279,8 +271,8 @@ func longest(gaps []verdict.Gap) verdict.Millis {
 	return d
 }
 
-// A stepRow is what came of a step: of what began from its start until the next
-// one's.
+// A stepRow is what came of a step: of what began from its start until another one
+// began.
 type stepRow struct {
 	verdict.Step
 	missing   int // live providers
@@ -289,9 +281,10 @@ type stepRow struct {
 	died      int
 	gone      verdict.Millis // after which the last dead one was no longer seen
 	late      int
-	converged *verdict.Millis // after its end; nil if the next step began before
+	converged *verdict.Convergence // nil if the verdict has none
 }
 
+// steps are in the order in which they began.
 func (r *Run) steps() []stepRow {
 	t, v := r.judged()
 	died := map[string]verdict.Millis{}
@@ -300,30 +293,36 @@ func (r *Run) steps() []stepRow {
 			died[p.Name] = *p.DiedMs
 		}
 	}
-	steps := slices.Clone(t.Steps)
-	slices.SortStableFunc(steps, func(a, b verdict.Step) int { return cmp.Compare(a.FromMs, b.FromMs) })
-	rows := make([]stepRow, len(steps))
-	for i, s := range steps {
-		row := &rows[i]
-		row.Step = s
-		until := t.EndMs + 1
-		if i+1 < len(steps) {
-			until = steps[i+1].FromMs
+	rows := make([]stepRow, len(t.Steps))
+	for i, s := range t.Steps {
+		rows[i].Step = s
+		if len(v.Converged) == len(t.Steps) {
+			rows[i].converged = &v.Converged[i]
 		}
-		in := func(at verdict.Millis) bool { return at < until && (at >= s.FromMs || i == 0) }
-		last := s.ToMs
+	}
+	slices.SortStableFunc(rows, func(a, b stepRow) int { return cmp.Compare(a.FromMs, b.FromMs) })
+	for i := range rows {
+		row := &rows[i]
+		until := t.EndMs
+		for _, next := range rows[i:] {
+			if next.FromMs > row.FromMs {
+				until = next.FromMs
+				break
+			}
+		}
+		in := func(at verdict.Millis) bool {
+			return (at < until || until >= t.EndMs) && (at >= row.FromMs || row.FromMs == rows[0].FromMs)
+		}
 		who, excused := map[string]bool{}, map[string]bool{}
 		for _, g := range v.Gaps {
 			if in(g.FromMs) {
 				who[g.Provider] = true
 				row.longest = max(row.longest, g.ToMs-g.FromMs)
-				last = max(last, g.ToMs)
 			}
 		}
 		for _, g := range v.Excused {
 			if in(g.FromMs) {
 				excused[g.Provider] = true
-				last = max(last, g.ToMs)
 			}
 		}
 		row.missing, row.excused = len(who), len(excused)
@@ -335,14 +334,9 @@ func (r *Run) steps() []stepRow {
 			}
 			row.died++
 			row.gone = max(row.gone, d.AfterMs)
-			last = max(last, at+d.AfterMs)
 			if d.Late() {
 				row.late++
 			}
-		}
-		if last < until {
-			after := last - s.ToMs
-			row.converged = &after
 		}
 	}
 	return rows

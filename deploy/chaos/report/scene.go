@@ -30,7 +30,8 @@ type scene struct {
 	Drawn                             bool // there is a timeline to show
 	From, To                          verdict.Millis
 	Ticks                             []tick
-	Bands                             []*box
+	Bands                             []*box   // of steps
+	StepRows                          [][]*box // the same, such that none overlap in a row
 	Groups                            []group
 	Tables                            []*grid
 	Notes                             []string
@@ -42,7 +43,7 @@ type scene struct {
 	timeline *verdict.Timeline
 	verdict  *verdict.Verdict
 	lanes    map[string]*lane // of observers, by name
-	gapIDs   map[string][]*box
+	acked    *lane            // of persistent writes
 }
 
 type tick struct{ Left, Text string }
@@ -177,12 +178,29 @@ func (s *scene) steps() {
 		s.Bands = append(s.Bands, s.box("step", row.FromMs, row.ToMs, what, title))
 		s.Bands[i].Number = i + 1
 	}
-	for i, b := range s.Bands {
-		end := 100.0
-		if i+1 < len(s.Bands) {
-			end = s.left(s.Bands[i+1].From)
+	const mostStepRows = 4
+	for _, b := range s.Bands {
+		row := slices.IndexFunc(s.StepRows, func(list []*box) bool {
+			last := list[len(list)-1]
+			return last.From < b.From && last.To <= b.From
+		})
+		switch {
+		case row >= 0:
+			s.StepRows[row] = append(s.StepRows[row], b)
+		case len(s.StepRows) < mostStepRows:
+			s.StepRows = append(s.StepRows, []*box{b})
+		default:
+			s.StepRows[mostStepRows-1] = append(s.StepRows[mostStepRows-1], b)
 		}
-		b.Room = percent(max(end-s.left(b.From), 0))
+	}
+	for _, list := range s.StepRows {
+		for i, b := range list {
+			end := 100.0
+			if i+1 < len(list) {
+				end = s.left(list[i+1].From)
+			}
+			b.Room = percent(max(end-s.left(b.From), 0))
+		}
 	}
 	if len(s.timeline.Marks) == 0 {
 		return
@@ -714,6 +732,7 @@ func (s *scene) writeLanes() {
 	}
 	la := s.lane("writes", "acknowledged", fmt.Sprintf("up to %d %s", most, per))
 	la.Curve = acked.path(0)
+	s.acked = la
 	lf := s.lane("observer", "failed or unknown", fmt.Sprintf("up to %d %s", worst, per))
 	var found []stretch
 	counts := map[verdict.Millis]*slot{}

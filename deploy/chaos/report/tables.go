@@ -15,8 +15,10 @@ func (s *scene) tables(observers []verdict.Observer) {
 	s.stepGrid()
 	s.gapGrid("gaps", "Live providers that were missing", "None: no live provider was missing from any view.", s.verdict.Gaps)
 	s.goneGrid()
+	s.lostGrid()
 	s.faultGrid()
 	s.gapGrid("excused", "Absences that are excused", "None.", s.verdict.Excused)
+	s.sdkGrid()
 	s.observerGrid(observers)
 	s.nodeGrid()
 	s.writeGrid()
@@ -56,7 +58,7 @@ func (s *scene) stepGrid() {
 			{Text: strconv.Itoa(i + 1), Href: href}, {Text: clean(row.Fault), Href: href}, {Text: clean(cmp.Or(row.Target, "all"))},
 			{Text: clock(row.FromMs)}, {Text: clock(row.ToMs)}, {Text: long(row.ToMs - row.FromMs)},
 			{Text: row.missingText(), Bad: row.missing > 0}, {Text: row.goneText(), Bad: row.late > 0},
-			{Text: row.convergedText()}, {Text: clean(row.Says)},
+			{Text: row.convergedText(), Bad: row.convergedLate()}, {Text: clean(row.Says)},
 		})
 	}
 	if len(rows) > 0 {
@@ -139,10 +141,10 @@ func (s *scene) goneGrid() {
 		}
 		rows = append(rows, []entry{
 			{Text: clean(d.Provider), Href: href}, {Text: clean(d.SDK)}, {Text: clock(at)}, {Text: long(d.AfterMs), Bad: d.Late()},
-			{Text: long(d.LimitMs)}, {Text: how, Bad: d.Late()}, {Text: clean(d.Observer)},
+			{Text: long(d.LimitMs)}, {Text: how, Bad: d.Late()}, {Text: clean(d.Observer)}, {Text: clean(d.Why)},
 		})
 	}
-	s.add("gone", "Providers that died or left, and how long they were seen", "Nobody died.", []string{"Provider", "SDK", "Ended at", "Seen for", "Allowed", "Went", "Last seen by"}, rows)
+	s.add("gone", "Providers that died or left, and how long they were seen", "Nobody died.", []string{"Provider", "SDK", "Ended at", "Seen for", "Allowed", "Went", "Last seen by", "Allowed because"}, rows)
 }
 
 // faultGrid leads to the lane of whom a fault names.
@@ -260,5 +262,40 @@ func (s *scene) writeGrid() {
 	}
 	if len(rows) > 0 {
 		s.add("writes", "Persistent writes, by the node that was asked", "", []string{"Node", "Asked", "Acknowledged", "Failed", "Unknown", "Slowest", "Instances at the end"}, rows)
+	}
+}
+
+// lostGrid leads to when the lost write was acknowledged.
+func (s *scene) lostGrid() {
+	var rows [][]entry
+	for _, l := range s.verdict.Lost {
+		href := ""
+		if s.acked != nil {
+			href = "#" + s.acked.ID
+		}
+		rows = append(rows, []entry{{Text: clean(l.Address), Href: href, Bad: true}, {Text: clean(l.Node)}, {Text: clean(l.Write.Node)}, {Text: clock(l.Write.FromMs)}, {Text: clock(l.Write.ToMs)}})
+	}
+	if len(s.timeline.Writes) > 0 || len(rows) > 0 {
+		s.add("lost", "Acknowledged persistent writes that were lost", "None.", []string{"Address", "Lost by", "Acknowledged by", "Asked at", "Acknowledged at"}, rows)
+	}
+}
+
+func (s *scene) sdkGrid() {
+	moment := func(m *verdict.Millis, say func(verdict.Millis) string) string {
+		if m == nil {
+			return "-"
+		}
+		return say(*m)
+	}
+	var rows [][]entry
+	for _, k := range s.verdict.Summary.SDKs {
+		rows = append(rows, []entry{
+			{Text: clean(k.SDK)}, {Text: strconv.Itoa(k.Providers)}, {Text: strconv.Itoa(k.LiveMissing), Bad: k.LiveMissing > 0}, {Text: long(k.LongestGapMs), Bad: k.LiveMissing > 0},
+			{Text: moment(k.FirstGapMs, clock)}, {Text: moment(k.LastGapMs, clock)}, {Text: long(k.LongestExcusedMs)},
+			{Text: moment(k.FirstGoneMs, long)}, {Text: moment(k.LastGoneMs, long)}, {Text: strconv.Itoa(k.DeadLate), Bad: k.DeadLate > 0},
+		})
+	}
+	if len(rows) > 0 {
+		s.add("sdks", "Providers by SDK", "", []string{"SDK", "Providers", "Missing", "Longest gap", "First gap at", "Last gap until", "Longest excused", "First dead gone after", "Last dead gone after", "Too late"}, rows)
 	}
 }

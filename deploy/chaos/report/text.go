@@ -148,7 +148,11 @@ func departed(d *verdict.Departure) string {
 	case d.Returned:
 		how = "came back, and was last seen after " + long(d.AfterMs)
 	}
-	return fmt.Sprintf("%s %s, allowed are %s", clean(d.Provider), how, long(d.LimitMs))
+	why := ""
+	if d.Why != "" {
+		why = " (" + clean(d.Why) + ")"
+	}
+	return fmt.Sprintf("%s %s, allowed are %s%s", clean(d.Provider), how, long(d.LimitMs), why)
 }
 
 // excuses sums up the absences that were allowed: one line for each reason.
@@ -201,8 +205,12 @@ func (r *Run) stepTable(b *bytes.Buffer, s style) {
 		if row.late > 0 {
 			gone.paint = s.bad
 		}
+		converged := cell{text: row.convergedText()}
+		if row.convergedLate() {
+			converged.paint = s.bad
+		}
 		t.add(cell{text: strconv.Itoa(i + 1)}, cell{text: row.Fault}, cell{text: cmp.Or(row.Target, "all")},
-			cell{text: clock(row.FromMs)}, cell{text: clock(row.ToMs)}, missing, gone, cell{text: row.convergedText()})
+			cell{text: clock(row.FromMs)}, cell{text: clock(row.ToMs)}, missing, gone, converged)
 	}
 	t.write(b, "")
 	b.WriteByte('\n')
@@ -231,13 +239,22 @@ func (row *stepRow) goneText() string {
 }
 
 func (row *stepRow) convergedText() string {
+	c := row.converged
 	switch {
-	case row.converged == nil:
-		return "the next came before"
-	case *row.converged <= 0:
+	case c == nil:
+		return "-"
+	case c.Never:
+		return "not within " + long(c.UntilMs-c.FromMs)
+	case c.AfterMs <= 0:
 		return "at once"
 	}
-	return long(*row.converged)
+	return long(c.AfterMs)
+}
+
+// convergedLate: the verdict had a limit for it, and it was later.
+func (row *stepRow) convergedLate() bool {
+	c := row.converged
+	return c != nil && c.LimitMs > 0 && c.AfterMs > c.LimitMs
 }
 
 // A fact is a name and a value; a figure also says whether it is as it must be.
@@ -276,38 +293,47 @@ func took(d time.Duration) string { return long(verdict.Millis(d.Milliseconds())
 // figureList is a run's figures in the words of the report.
 func (r *Run) figureList() []fact {
 	f := r.figures()
-	t, _ := r.judged()
+	t, v := r.judged()
 	gaps, longestGap := "in no view", "none"
-	if f.Gaps > 0 {
-		gaps, longestGap = count(f.Gaps, "gap")+" in all views", long(f.LongestGapMs)
+	if n := len(v.Gaps); n > 0 {
+		gaps, longestGap = count(n, "gap")+" in all views", long(f.LongestGapMs)
 	}
 	excused := ""
-	if f.ExcusedGaps > 0 {
-		excused = fmt.Sprintf("beside %s, up to %s", count(f.ExcusedGaps, "excused gap"), long(f.LongestExcusedMs))
+	if f.Excused > 0 {
+		excused = fmt.Sprintf("beside %s, up to %s", count(f.Excused, "excused gap"), long(f.LongestExcusedMs))
 	}
-	converged, note := "not asked", ""
-	if f.ConvergedAfterMs != nil {
-		converged, note = long(*f.ConvergedAfterMs), "after the last fault was mended"
+	dead := "nobody died"
+	if f.Dead > 0 {
+		dead = fmt.Sprintf("of %d that died or left, seen up to %s", f.Dead, long(f.LongestStaleMs))
+	}
+	converged := fact{Name: "Convergence", Value: "not asked"}
+	switch {
+	case f.ConvergedMs != nil && *f.ConvergedMs <= 0:
+		converged.Value, converged.Note = "at once", "after the last fault was mended"
+	case f.ConvergedMs != nil:
+		converged.Value, converged.Note = long(*f.ConvergedMs), "after the last fault was mended"
+	case len(v.Converged) > 0:
+		converged.Value, converged.Note, converged.Bad = "never", "after the last fault was mended", true
 	}
 	list := []fact{
 		{Name: "Live providers missing", Value: strconv.Itoa(f.LiveMissing), Note: gaps, Must: true, Bad: f.LiveMissing > 0},
-		{Name: "Longest gap", Value: longestGap, Note: excused, Must: true, Bad: f.Gaps > 0},
-		{Name: "Dead seen too long", Value: strconv.Itoa(f.DeadSeenTooLong), Note: fmt.Sprintf("of %d that died, seen up to %s", f.Died, long(f.LongestDeadSeenMs)), Must: true, Bad: f.DeadSeenTooLong > 0},
-		{Name: "Convergence", Value: converged, Note: note},
-	}
-	if f.Died == 0 {
-		list[2].Note = "nobody died"
+		{Name: "Longest gap", Value: longestGap, Note: excused, Must: true, Bad: len(v.Gaps) > 0},
+		{Name: "Dead seen too long", Value: strconv.Itoa(f.DeadLate), Note: dead, Must: true, Bad: f.DeadLate > 0},
+		converged,
 	}
 	if len(t.Writes) > 0 || f.WritesLost > 0 {
 		list = append(list, fact{Name: "Persistent writes lost", Value: strconv.Itoa(f.WritesLost),
 			Note: fmt.Sprintf("of %d acknowledged, %d tried", f.WritesAcked, len(t.Writes)), Must: true, Bad: f.WritesLost > 0})
 	}
-	list = append(list, fact{Name: "Other faults", Value: strconv.Itoa(f.Faults), Must: true, Bad: f.Faults > 0})
+	others := max(f.Faults-len(v.Lost), 0)
+	list = append(list, fact{Name: "Other faults", Value: strconv.Itoa(others), Must: true, Bad: others > 0})
+	if f.Flapping > 0 {
+		list = append(list, fact{Name: "Vanished and returned", Value: count(f.Flapping, "provider"), Note: "excused or not"})
+	}
 	if r.Verify != "" {
 		list = append(list, fact{Name: "Nodes compared", Value: clean(r.Verify)})
 	}
-	list = append(list, fact{Name: "Took part", Value: count(len(t.Providers), "provider"), Note: "seen by " + count(len(t.Observers), "observer")})
-	return list
+	return append(list, fact{Name: "Took part", Value: count(len(t.Providers), "provider"), Note: "seen by " + count(len(t.Observers), "observer")})
 }
 
 func (r *Report) table(b *bytes.Buffer, s style) {
@@ -341,8 +367,8 @@ func (r *Run) columns() []string {
 	if f.LiveMissing > 0 {
 		missing += ", up to " + long(f.LongestGapMs)
 	}
-	if f.ConvergedAfterMs != nil {
-		converged = long(*f.ConvergedAfterMs)
+	if f.ConvergedMs != nil {
+		converged = long(*f.ConvergedMs)
 	}
 	if len(t.Writes) > 0 || f.WritesLost > 0 {
 		lost = strconv.Itoa(f.WritesLost)
