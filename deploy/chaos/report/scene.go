@@ -258,7 +258,7 @@ func (s *scene) nodeLanes() {
 			if st.spells > 1 {
 				class, label = "unknown", "changing"
 			}
-			title := fmt.Sprintf("%s: %s · %s (%s)", l.Name, some(st.names, mostNames), clocks(st.from, st.to), long(st.to-st.from))
+			title := fmt.Sprintf("%s · %s (%s)", someShown(st.names, mostNames), clocks(st.from, st.to), long(st.to-st.from))
 			l.Spans = append(l.Spans, s.box("st "+class, st.from, st.to, label, title))
 		}
 		g.Lanes = append(g.Lanes, l)
@@ -714,9 +714,9 @@ func (s *scene) writeLanes() {
 		}
 	}
 	order := sortedInts(slots)
-	per := "a second"
+	per := "/s"
 	if width > 1000 {
-		per = "in " + long(verdict.Millis(width))
+		per = " in " + long(verdict.Millis(width))
 	}
 	at := func(n int) verdict.Millis { return s.From + verdict.Millis(float64(n)*width) }
 	var most, worst int
@@ -730,10 +730,10 @@ func (s *scene) writeLanes() {
 		acked.add(l, r, float64(slots[n].acked)/float64(max(most, 1)))
 		slowest.add(l, r, float64(slots[n].slowest)/float64(max(slow, 1)))
 	}
-	la := s.lane("writes", "acknowledged", fmt.Sprintf("up to %d %s", most, per))
+	la := s.lane("writes", "acknowledged", fmt.Sprintf("up to %d%s", most, per))
 	la.Curve = acked.path(0)
 	s.acked = la
-	lf := s.lane("observer", "failed or unknown", fmt.Sprintf("up to %d %s", worst, per))
+	lf := s.lane("observer", "failed or unknown", fmt.Sprintf("up to %d%s", worst, per))
 	var found []stretch
 	counts := map[verdict.Millis]*slot{}
 	for _, n := range order {

@@ -25,6 +25,15 @@ func (s *scene) tables(observers []verdict.Observer) {
 }
 
 func (s *scene) add(id, caption, empty string, head []string, rows [][]entry) {
+	for i := len(head) - 1; i > 0; i-- { // a column that nobody has anything in
+		if len(rows) == 0 || slices.ContainsFunc(rows, func(row []entry) bool { return row[i].Text != "" }) {
+			continue
+		}
+		head = slices.Delete(slices.Clone(head), i, i+1)
+		for j := range rows {
+			rows[j] = slices.Delete(rows[j], i, i+1)
+		}
+	}
 	g := &grid{ID: s.ID + "-" + id, Caption: caption, Empty: empty, Head: head, Rows: rows}
 	if len(rows) > s.rows {
 		g.Rows = rows[:s.rows]
@@ -160,7 +169,7 @@ func (s *scene) faultGrid() {
 		}
 		rows = append(rows, []entry{e})
 	}
-	s.add("faults", "Other faults", "None.", []string{"Fault"}, rows)
+	s.add("faults", "Faults", "None.", []string{"Fault"}, rows)
 }
 
 func (s *scene) observerGrid(observers []verdict.Observer) {

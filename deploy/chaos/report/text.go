@@ -359,7 +359,11 @@ func (r *Report) table(b *bytes.Buffer, s style) {
 // columns are a run's figures in a table of runs.
 func (r *Run) columns() []string {
 	if r.Why != "" {
-		return []string{"-", "-", "-", "-", "-", "-", took(r.Took)}
+		row := []string{"-", "-", "-", "-", "-", "-", took(r.Took)}
+		if r.Result == Skipped {
+			row[len(row)-1] = "-"
+		}
+		return row
 	}
 	f := r.figures()
 	t, _ := r.judged()
@@ -369,6 +373,9 @@ func (r *Run) columns() []string {
 	}
 	if f.ConvergedMs != nil {
 		converged = long(*f.ConvergedMs)
+		if *f.ConvergedMs <= 0 {
+			converged = "at once"
+		}
 	}
 	if len(t.Writes) > 0 || f.WritesLost > 0 {
 		lost = strconv.Itoa(f.WritesLost)
