@@ -8,11 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/disk"
 	"github.com/starling-registry/starling/deploy/chaos/link"
+	"github.com/starling-registry/starling/deploy/chaos/report"
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
@@ -45,7 +47,12 @@ func (o *options) abilities() need {
 // run plays the schedule, or the scenarios one after the other; whether all
 // passed is the result.
 func run(ctx context.Context, o *options) (bool, error) {
-	r := &report{Started: time.Now().UTC().Truncate(time.Second), Command: command(o)}
+	start := time.Now()
+	r := &report.Report{Started: start.UTC().Truncate(time.Second), Command: command(o), Machine: machine()}
+	if o.faults == "" && o.scenarios == "" {
+		r.Seed = strconv.FormatUint(o.seed, 10)
+	}
+	colour := colourful(os.Stdout)
 	if len(o.servers) == 0 {
 		version, err := exec.CommandContext(ctx, o.bin, "version").CombinedOutput()
 		if err != nil {
@@ -78,28 +85,32 @@ func run(ctx context.Context, o *options) (bool, error) {
 	for _, sc := range list {
 		fmt.Printf("== %s: %s\n", sc.name, sc.says)
 		res := play(ctx, o, sc, sdks, filepath.Join(dir, sc.name))
-		r.Scenarios = append(r.Scenarios, res)
-		res.print(os.Stdout)
+		r.Runs = append(r.Runs, res)
+		if len(list) > 1 {
+			report.TextRun(os.Stdout, res, colour)
+		}
 		if ctx.Err() != nil {
 			break
 		}
-		if res.Result == passed && !o.keep {
+		if res.Result == report.Passed && !o.keep {
 			os.RemoveAll(filepath.Join(dir, sc.name))
 		}
 	}
 	fmt.Println()
-	r.print(os.Stdout)
+	r.Took = time.Since(start)
+	report.Text(os.Stdout, r, colour)
 	os.Remove(dir) // if nothing is left in it
 	if _, err := os.Stat(dir); err == nil {
 		fmt.Println("logs and timelines:", dir)
 	}
-	if err := r.write(o.report); err != nil {
+	if err := writeReports(o.report, r); err != nil {
 		return false, err
 	}
+	fmt.Println("report:", filepath.Join(o.report, "report.html"))
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
-	return r.passed(), nil
+	return r.Passed(), nil
 }
 
 // command is what plays the same again.
@@ -173,12 +184,12 @@ func (o *options) fromSchedule() (*scenario, error) {
 }
 
 // play runs one scenario from an empty cluster to the verdict.
-func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, dir string) (res *result) {
+func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, dir string) (res *report.Run) {
 	start := time.Now()
-	res = &result{Name: sc.name, Says: sc.says, Result: passed, Verdict: &verdict.Verdict{}}
-	defer func() { res.Seconds = time.Since(start).Seconds() }()
-	fail := func(err error) *result {
-		res.Result, res.Why = failed, err.Error()
+	res = &report.Run{Name: sc.name, Says: sc.says, Result: report.Passed}
+	defer func() { res.Took = time.Since(start) }()
+	fail := func(err error) *report.Run {
+		res.Result, res.Why = report.Failed, err.Error()
 		return res
 	}
 	count := o.nodes
@@ -186,7 +197,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		count = sc.nodes
 	}
 	if sc.three && count < 3 {
-		res.Result, res.Why = skipped, "it needs three nodes"
+		res.Result, res.Why = report.Skipped, "it needs three nodes"
 		return res
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -211,7 +222,6 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	if err := s.setUp(ctx); err != nil {
 		return fail(fmt.Errorf("setting up: %w", err))
 	}
-	res.Providers, res.Subscribers = o.providers, o.subscribers
 	if sc.stable {
 		const age = 65 * time.Second
 		s.say("waiting until the nodes have been up for %v", age)
@@ -236,7 +246,8 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		s.readKept(ctx)
 	}
 	t := s.rec.finish()
-	if err := writeJSON(filepath.Join(dir, "timeline.json"), t); err != nil {
+	res.Timeline = t
+	if err := writeTimeline(filepath.Join(dir, "timeline.json"), t); err != nil {
 		return fail(err)
 	}
 	if err != nil {
@@ -252,9 +263,9 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		s.fault("%v", err)
 	}
 	res.Verdict.Add(s.faults...)
-	res.Notes, res.Marks = s.notes, t.Marks
+	res.Notes = s.notes
 	if !res.Verdict.Passed() {
-		res.Result = failed
+		res.Result = report.Failed
 	}
 	if ctx.Err() != nil {
 		return fail(context.Cause(ctx))
