@@ -437,7 +437,7 @@ func (s *scene) observers() (list []verdict.Observer, left int) {
 		}
 	}
 	order := func(a, b verdict.Observer) int {
-		return cmp.Or(compareBool(a.Reader || a.SDK == "http", b.Reader || b.SDK == "http"), cmp.Compare(a.SDK, b.SDK), natural(a.Node, b.Node), natural(a.Name, b.Name))
+		return cmp.Or(compareBool(a.Reader, b.Reader), cmp.Compare(a.SDK, b.SDK), natural(a.Node, b.Node), natural(a.Name, b.Name))
 	}
 	if len(list) > mostLanes {
 		slices.SortStableFunc(list, func(a, b verdict.Observer) int {
@@ -492,7 +492,7 @@ func (s *scene) observerLanes(observers []verdict.Observer, left int) {
 	var g group
 	for _, o := range observers {
 		heading := "Subscribers: " + cmp.Or(o.SDK, "of an unknown SDK")
-		if o.Reader || o.SDK == "http" {
+		if o.Reader {
 			heading = "Readers, each of one node"
 		}
 		if g.Heading != clean(heading) {
