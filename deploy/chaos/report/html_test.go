@@ -224,20 +224,7 @@ func TestHTML(t *testing.T) {
 func TestHTMLSize(t *testing.T) {
 	const most = 3 << 20
 	long := big(100, 25, 1_800_000)
-	flapping := big(100, 25, 1_800_000)
-	v := flapping.Runs[0].Verdict
-	for i := range flapping.Runs[0].Timeline.Observers {
-		o := flapping.Runs[0].Timeline.Observers[i].Name
-		for at := verdict.Millis(0); at < 1_800_000; at += 2_000 {
-			g := verdict.Gap{Provider: fmt.Sprintf("go-%d", at/2000%25+1), SDK: "go", On: "a", Observer: o, FromMs: at, ToMs: at + 300}
-			if at/2000%2 == 0 {
-				g.Excused = strings.Repeat("for a reason that is told at length ", 5)
-				v.Excused = append(v.Excused, g)
-			} else {
-				v.Gaps = append(v.Gaps, g)
-			}
-		}
-	}
+	flapping := flapping()
 	many := &Report{}
 	for range 13 {
 		many.Runs = append(many.Runs, big(100, 25, 300_000).Runs[0])

@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// TestLook writes the pages of the made-up runs, for eyes: -args DIR is where.
+// TestLook writes all reports of the made-up runs, for eyes, into the folder that
+// CHAOS_REPORT_LOOK names.
 func TestLook(t *testing.T) {
 	dir := os.Getenv("CHAOS_REPORT_LOOK")
 	if dir == "" {
 		t.Skip("CHAOS_REPORT_LOOK names no folder to put pages into")
 	}
-	for name, r := range map[string]*Report{"calm": calm(), "broken": broken(), "several": several(), "recorded": recorded(t), "big": big(100, 25, 1_800_000)} {
+	for name, r := range map[string]*Report{"calm": calm(), "broken": broken(), "several": several(), "recorded": recorded(t), "big": big(100, 25, 1_800_000), "flapping": flapping()} {
 		var b, j, x bytes.Buffer
 		start := time.Now()
 		if err := HTML(&b, r); err != nil {

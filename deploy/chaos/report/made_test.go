@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -250,4 +251,22 @@ func big(providers, observers int, length verdict.Millis) *Report {
 		Command: "deploy/chaos/chaos.sh --seed 18446744073709551615 --nodes 5 --providers 100 --for 30m --sdks go,java2,java3,python",
 		Runs:    []*Run{{Name: "seed 18446744073709551615", Says: "faults at random, one a minute", Result: Failed, Took: 31 * time.Minute, Verify: "equal", Timeline: t, Verdict: v}},
 	}
+}
+
+// flapping is the big one, and each observer misses somebody every two seconds.
+func flapping() *Report {
+	r := big(100, 25, 1_800_000)
+	v := r.Runs[0].Verdict
+	for _, o := range r.Runs[0].Timeline.Observers {
+		for at := verdict.Millis(0); at < 1_800_000; at += 2_000 {
+			g := verdict.Gap{Provider: fmt.Sprintf("go-%d", at/2000%25+1), SDK: "go", On: "a", Observer: o.Name, FromMs: at, ToMs: at + 300}
+			if at/2000%2 == 0 {
+				g.Excused = strings.Repeat("for a reason that is told at length ", 5)
+				v.Excused = append(v.Excused, g)
+			} else {
+				v.Gaps = append(v.Gaps, g)
+			}
+		}
+	}
+	return r
 }

@@ -141,6 +141,8 @@ func (r *Run) sentence() string {
 	t, v := r.judged()
 	wrong := wrong(&f, len(v.Lost))
 	switch {
+	case f.LiveMissing+f.DeadLate+f.WritesLost == 0 && len(v.Faults) == 1:
+		return "Failed: " + strings.TrimSuffix(clean(v.Faults[0]), ".") + "."
 	case len(wrong) > 0:
 		return "Failed: " + strings.Join(wrong, "; ") + "."
 	case r.Result != Passed:
@@ -192,7 +194,11 @@ func wrong(f *verdict.Summary, losses int) []string {
 	if f.WritesLost > 0 {
 		parts = append(parts, fmt.Sprintf("%s %s lost", count(f.WritesLost, "acknowledged persistent write"), was(f.WritesLost)))
 	}
-	if others := f.Faults - losses; others > 0 {
+	others := f.Faults - losses
+	switch {
+	case others > 0 && len(parts) == 0:
+		parts = append(parts, count(others, "fault"))
+	case others > 0:
 		parts = append(parts, count(others, "other fault"))
 	}
 	return parts

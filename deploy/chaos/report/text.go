@@ -328,12 +328,12 @@ func (r *Run) figureList() []fact {
 	others := max(f.Faults-len(v.Lost), 0)
 	list = append(list, fact{Name: "Other faults", Value: strconv.Itoa(others), Must: true, Bad: others > 0})
 	if f.Flapping > 0 {
-		list = append(list, fact{Name: "Vanished and returned", Value: count(f.Flapping, "provider"), Note: "excused or not"})
+		list = append(list, fact{Name: "Vanished and returned", Value: strconv.Itoa(f.Flapping), Note: "of the providers, excused or not"})
 	}
 	if r.Verify != "" {
 		list = append(list, fact{Name: "Nodes compared", Value: clean(r.Verify)})
 	}
-	return append(list, fact{Name: "Took part", Value: count(len(t.Providers), "provider"), Note: "seen by " + count(len(t.Observers), "observer")})
+	return append(list, fact{Name: "Providers", Value: strconv.Itoa(len(t.Providers)), Note: "seen by " + count(len(t.Observers), "observer")})
 }
 
 func (r *Report) table(b *bytes.Buffer, s style) {
