@@ -173,7 +173,7 @@ func (r *Report) sentence() string {
 	case counts[Passed] == 0:
 		return "Nothing was run."
 	default:
-		s = fmt.Sprintf("Passed: %s, and %s", count(counts[Passed], "run"), right(&f, 0))
+		s = fmt.Sprintf("Passed: %s; %s", count(counts[Passed], "run"), right(&f, 0))
 	}
 	if n := counts[Skipped]; n > 0 {
 		s += fmt.Sprintf("; %d skipped", n)
