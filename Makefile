@@ -33,7 +33,7 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 
 test: ## everything that must hold; what CI runs
 	@$(call run-all,check unit golden compat probes attack durable power failover deploy-check beats)
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *skipped.*/a cut of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *[Ss]kipped.*/a run of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
 	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, deploy-check and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.

@@ -104,6 +104,13 @@ func (s *stage) setUp(ctx context.Context) error {
 			return err
 		}
 	}
+	if !s.cluster.foreign {
+		// Ready nodes may still elect their first leader, which is no fault to be
+		// tried here.
+		if _, err := s.cluster.leader(ctx); err != nil {
+			return err
+		}
+	}
 	s.say("nodes: %s ready after %.1f s", strings.Join(addressesOf(all), ", "), time.Since(start).Seconds())
 	if err := s.name(all...); err != nil {
 		return err
