@@ -520,6 +520,40 @@ func TestExpiryProbe(t *testing.T) {
 	})
 }
 
+func TestSignOfLife(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		d := w.nodes[0].d
+		since := time.Now()
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
+		want := func(addr string, answered, known bool) {
+			t.Helper()
+			if a, k := d.SignOfLife(since, addr, 10*time.Second); a != answered || k != known {
+				t.Fatalf("after %v, %s: answered %v, known %v; want %v, %v", time.Since(since), addr, a, k, answered, known)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		want("10.0.0.1:80", false, true) // all are there: nobody needs to ask
+		w.freeze(1)
+		w.see(0, 1, Silent)
+		want("10.0.0.1:80", false, false)
+		want("10.0.0.1:81", false, false)
+		time.Sleep(2 * time.Second)
+		want("10.0.0.1:80", true, true)
+		want("10.0.0.1:81", false, true)
+		w.set(func() { w.dialable["10.0.0.1:80"] = false })
+		time.Sleep(7 * time.Second)
+		want("10.0.0.1:80", true, true) // fresh enough
+		time.Sleep(5 * time.Second)
+		want("10.0.0.1:80", false, false)
+		time.Sleep(2 * time.Second)
+		want("10.0.0.1:80", false, true)
+		w.set(func() { w.dialable["10.0.0.1:80"] = true })
+		time.Sleep(3*time.Minute - time.Since(since))
+		want("10.0.0.1:80", false, true) // the bound of the expiry probe
+	})
+}
+
 func TestMovingDone(t *testing.T) {
 	run(t, 3, func(w *world) {
 		w.startAll()

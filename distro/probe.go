@@ -265,16 +265,34 @@ func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 	}
 	silent := true
 	for _, a := range addrs {
-		silent = d.dialler.unanswered(a, d.opts.ProbeEvery) && silent // all are dialled
+		answered, known := d.dialler.ask(a, d.opts.ProbeEvery)
+		silent = known && !answered && silent // all are dialled
 	}
 	return silent
 }
 
-// maxDialled bounds the addresses of moving records that are dialled; the
-// others wait.
+// SignOfLife tells of an HTTP client of this node, of which nothing was heard
+// since then, whether its address answers. Nobody asks for that, so the answer
+// is no, while all members are there: then its beats would have been handed on.
+// While one is silent they may be reaching that one, and a cut between nodes is
+// to remove nobody who is alive. The address is dialled, which is begun here and
+// known later, so that this does not block; an answer counts for as long as it is
+// fresh. It ends with the bound of the expiry probe.
+func (d *Replicator) SignOfLife(since time.Time, addr string, fresh time.Duration) (answered, known bool) {
+	d.mu.Lock()
+	ask := d.opts.ProbeEvery > 0 && d.someoneSilentLocked() && time.Since(since) < d.opts.Leases.ProbeBound
+	d.mu.Unlock()
+	if !ask {
+		return false, true
+	}
+	return d.dialler.ask(addr, fresh)
+}
+
+// maxDialled bounds the addresses of moving records and of HTTP clients that are
+// dialled; the others wait.
 const maxDialled = 4096
 
-// A dialler knows which addresses of moving records answer.
+// A dialler knows which addresses of this node's own clients answer.
 type dialler struct {
 	queue chan string // to be dialled; at most maxDialled
 
@@ -291,22 +309,22 @@ func newDialler() *dialler {
 	return &dialler{queue: make(chan string, maxDialled), known: map[string]*dialled{}}
 }
 
-// unanswered reports that an address was dialled a short time ago and did not
-// answer; else it has it dialled if that is due.
-func (l *dialler) unanswered(addr string, every time.Duration) bool {
+// ask tells whether an address answered when it was dialled, which is known if
+// that was a short time ago; else it has it dialled.
+func (l *dialler) ask(addr string, every time.Duration) (answered, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.known[addr]
 	now := time.Now()
 	if r != nil && (r.done.IsZero() || now.Sub(r.done) < every) {
-		return !r.done.IsZero() && !r.answered
+		return r.answered, !r.done.IsZero()
 	}
 	select {
 	case l.queue <- addr:
 		l.known[addr] = &dialled{}
 	default: // later
 	}
-	return false
+	return false, false
 }
 
 // dialLoop dials what waits, so many a second.

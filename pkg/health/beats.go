@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"runtime/pprof"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +47,11 @@ type Options struct {
 	// whose metadata does not say, in milliseconds. It must not block. Nil: as
 	// in Nacos.
 	Usual func() int64
+	// SignOfLife is asked before an instance is unhealthy or goes for lack of
+	// beats, with the time of the last: whether its address, host:port, answers,
+	// which may be known only later. An answer counts as a beat for as long as it
+	// is fresh. It must not block. Nil: none does.
+	SignOfLife func(since time.Time, addr string, fresh time.Duration) (answered, known bool)
 	// Interval is the time between two looks for what is overdue (semantics
 	// H7). What is overdue is found at most this much later.
 	Interval time.Duration
@@ -109,6 +116,8 @@ type address struct {
 	port int
 }
 
+func (a address) String() string { return net.JoinHostPort(a.ip, strconv.Itoa(a.port)) }
+
 // A client has at least one lease, or is gone.
 //
 // Its lock is held while the registry is told of a change. Else an expiry that
@@ -130,6 +139,7 @@ type lease struct {
 	instance *registry.Instance // as registered
 	healthy  bool               // as the registry was told
 	beat     time.Time          // the last one; registering counts as one
+	sign     time.Time          // the last other sign of life; zero: there was none
 	since    registry.Stamp     // registration clock; 0: not known
 	redo     int                // seconds, as the registry was told
 	newer    time.Time          // when another node's newer copy was first seen; zero: there is none
@@ -146,6 +156,9 @@ func NewBeats(opts Options) *Beats {
 	}
 	if opts.Usual == nil {
 		opts.Usual = func() int64 { return nacos.DefaultBeatInterval }
+	}
+	if opts.SignOfLife == nil {
+		opts.SignOfLife = func(time.Time, string, time.Duration) (answered, known bool) { return false, true }
 	}
 	alone := opts.Owner == nil
 	if alone {
@@ -518,7 +531,11 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 			if !enabled {
 				continue
 			}
-			switch b.judge(now.Sub(later(l.beat, floor)), b.metadata(c, key, l)) {
+			overdue := b.judge(now.Sub(later(later(l.beat, l.sign), floor)), b.metadata(c, key, l))
+			if overdue != alive && l.healthy && b.vouched(c, l, floor, now) {
+				continue
+			}
+			switch overdue {
 			case expired:
 				c.registry.Remove(key, registry.CauseBeatTimeout)
 				delete(c.leases, key)
@@ -541,6 +558,18 @@ func (b *Beats) sweep(ctx context.Context, now time.Time) {
 	if unhealthy+removed > 0 {
 		b.opts.Logger.Info("instances without beats", zap.Int("unhealthy", unhealthy), zap.Int("removed", removed), zap.Strings("some", some))
 	}
+}
+
+// vouched reports whether something but beats speaks for a client, or whether
+// that is not known yet. Its beats may be reaching a node that this one does not
+// hear; when the two hear each other again, it has the whole time-out for the
+// next one to come here, or to be handed on.
+func (b *Beats) vouched(c *client, l *lease, floor, now time.Time) bool {
+	answered, known := b.opts.SignOfLife(later(l.beat, floor), c.at.String(), 2*b.opts.Interval)
+	if answered {
+		l.sign = now
+	}
+	return answered || !known
 }
 
 // elsewhere reports whether another node that is there has a newer copy of the

@@ -141,6 +141,44 @@ func instance(port int, md ...string) *registry.Instance {
 	}
 }
 
+// What answers while its beats may be reaching a node that this one does not hear
+// stays healthy; what does not answer goes as ever, once that is known; and when
+// the nodes hear each other again, beats have the whole time-out to come.
+func TestSignOfLife(t *testing.T) {
+	bubble(t, func(f *fixture) {
+		k := service("order")
+		var cut, known atomic.Bool
+		cut.Store(true)
+		f.opts.SignOfLife = func(since time.Time, addr string, fresh time.Duration) (bool, bool) {
+			if want := begin; !since.Equal(want) || fresh != 10*time.Second {
+				t.Errorf("asked about %s since %v, fresh %v; its last beat was at %v", addr, since, fresh, want)
+			}
+			return cut.Load() && known.Load() && addr == "10.0.0.1:80", !cut.Load() || known.Load()
+		}
+		f.register(k, instance(80))
+		f.register(k, instance(81))
+		at(24 * time.Second) // looked at at 20 s: nobody has dialled yet
+		f.want(k, "10.0.0.1:80/DEFAULT 10.0.0.1:81/DEFAULT")
+		known.Store(true)
+		at(26 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT 10.0.0.1:81/DEFAULT!")
+		at(36 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT")
+		at(71 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT")
+		cut.Store(false) // the last answer was at 65 s: 15 s later it is not trusted any more
+		at(84 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT")
+		at(86 * time.Second)
+		f.want(k, "10.0.0.1:80/DEFAULT!")
+		at(101 * time.Second)
+		f.want(k, "")
+		if causes := f.causes(k); strings.Count(causes, "beat timeout") != 2 {
+			t.Errorf("history: %s", causes)
+		}
+	})
+}
+
 // bubble runs a test in virtual time with the loop running.
 func bubble(t *testing.T, test func(f *fixture)) {
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,9 @@
 // counts. When this process stood still (it was stopped, its machine paused,
 // there was no CPU), every deadline of a beat starts anew, probes that were
 // under way are void, and counting begins again: so a node that slept does not
-// expel everybody on waking up (semantics W25, T20).
+// expel everybody on waking up (semantics W25, T20). While another node is silent
+// beats may be reaching that one, so there an address that answers is as good as
+// a beat.
 //
 // An operator may switch both off (semantics H20). When they are on again, every
 // deadline and all counting starts anew, as after a stall.

@@ -238,6 +238,7 @@ func Start(ctx context.Context, opts Options) (_ *Node, err error) {
 	ho.Usual = func() int64 { return switched.get().ClientBeatInterval }
 	if members != nil {
 		ho.Owner = func(client string) bool { return replicator.Owner(client) == dir.NodeID }
+		ho.SignOfLife = replicator.SignOfLife
 	}
 	ho.Logger, ho.Metrics = log.Named("health"), metrics
 	if err := ho.Validate(); err != nil {
