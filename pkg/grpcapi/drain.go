@@ -29,10 +29,18 @@ const drainSlice = 100 * time.Millisecond
 // returns when all have gone or ctx ends; with ErrNoTarget as soon as there has
 // been nobody to take clients for ResetGrace.
 //
+// The port is closed at once, so that a new connection is refused: an SDK that has
+// many addresses behind one name goes on to the next of them then. To one that is
+// accepted and then told to go away a JVM would come back for the 30 s that it
+// remembers the name.
+//
 // From now on only explicit deregistrations remove instances. Several calls at
 // the same time do no harm.
 func (s *Server) Drain(ctx context.Context, pace int) error {
 	s.draining.Store(true)
+	if l := s.listener.Load(); l != nil {
+		(*l).Close() // a second time does no harm
+	}
 	clients := s.Connections()
 	if pace <= 0 {
 		pace = autoPace(clients, s.timeLeft(ctx), s.opts.ResetGrace)

@@ -404,9 +404,9 @@ func TestDrain(t *testing.T) {
 			t.Errorf("progress after a second: %+v", p)
 		}
 		// Nobody new, and who is here is served: only its own word removes.
-		c := b.dial()
-		c.expect("ServerCheckRequest", `{}`, `ErrorResponse {"resultCode":500,"errorCode":300,"message":"Server is starting,please try later.","success":false}`)
-		c.close()
+		if _, err := b.net.Dial(ctx, ""); err == nil {
+			t.Error("a connection is accepted while the node drains")
+		}
 		clients[29].deregister("order", "1.1.1.29")
 		if err := <-drained; err != nil {
 			t.Errorf("drain: %v", err)

@@ -137,9 +137,10 @@ type Server struct {
 	lastMillis atomic.Int64 // of the newest connection id
 	admission  admission
 	draining   atomic.Bool
-	stopped    atomic.Bool  // nothing is withdrawn any more
-	asked      atomic.Int64 // clients to move
-	moved      atomic.Int64 // those of them that have gone
+	listener   atomic.Pointer[net.Listener] // of Serve
+	stopped    atomic.Bool                  // nothing is withdrawn any more
+	asked      atomic.Int64                 // clients to move
+	moved      atomic.Int64                 // those of them that have gone
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{} // registered ones
@@ -207,9 +208,13 @@ func New(opts Options) *Server {
 	return s
 }
 
-// Serve accepts connections until Stop, and then returns nil.
+// Serve accepts connections until Drain or Stop, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	s.listener.Store(&l)
+	if s.draining.Load() {
+		return l.Close()
+	}
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !s.draining.Load() {
 		return fmt.Errorf("serve SDKs on %s: %w", l.Addr(), err)
 	}
 	return nil
