@@ -292,8 +292,6 @@ func (p *pipe) read() {
 	if err != nil {
 		return // closed already
 	}
-	var last time.Time // due time of what was read before, by this ruling
-	var by *ruling
 	for {
 		g, ok := p.way.open(p.stream.quit)
 		if !ok || !p.waitForRoom() {
@@ -308,22 +306,14 @@ func (p *pipe) read() {
 			return
 		}
 		// The rule may have changed while there was nothing to read.
-		if g = p.way.rule.Load(); g != by {
-			last, by = time.Time{}, g
-		}
+		g = p.way.rule.Load()
 		held, lost := time.Duration(0), uint64(0)
 		if !g.stopped() {
 			held, lost = g.held(len(c.data), dataTimeout)
 		}
 		p.way.lost.Add(lost)
-		due := time.Time{}
-		if held > 0 {
-			due = time.Now().Add(held)
-		}
-		if due.Before(last) {
-			due = last
-		}
-		last = due
+		// What came before may be due later; it is written before all the same.
+		due := time.Now().Add(held)
 		switch {
 		case err != nil:
 			p.finish(ending{rst, due, g})

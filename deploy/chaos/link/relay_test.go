@@ -550,17 +550,23 @@ func TestReset(t *testing.T) {
 
 	c = first()
 	reader <- true
-	must(t, r.Set(Host, "a", Rule{Cut: true}))
-	io.WriteString(c, "data")
-	reset(c)
-	select {
-	case err := <-ended:
-		t.Errorf("a reset came through the cut: %v", err)
-	case <-time.After(100 * time.Millisecond):
-	}
-	must(t, r.Set(Host, "a", Rule{}))
-	if err := <-ended; !isReset(err) {
-		t.Errorf("after healing the target ended with %v", err)
+	for _, before := range []string{"", "data"} {
+		if before != "" {
+			c = first()
+			reader <- true
+		}
+		must(t, r.Set(Host, "a", Rule{Cut: true}))
+		io.WriteString(c, before)
+		reset(c)
+		select {
+		case err := <-ended:
+			t.Errorf("a reset behind %q came through the cut: %v", before, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		must(t, r.Set(Host, "a", Rule{}))
+		if err := <-ended; !isReset(err) {
+			t.Errorf("after healing the target ended with %v", err)
+		}
 	}
 	relayEventually(t, "the streams are over", func() bool { return r.streams("a") == 0 })
 }
@@ -688,6 +694,9 @@ func TestOwners(t *testing.T) {
 	start := func(end, task string, argv ...string) {
 		cmd := r.Command(end, argv...)
 		// A process under the race detector waits a second at its end.
+		if !late {
+			cmd.Env = os.Environ() // so that only Started tells
+		}
 		cmd.Env = append(cmd.Env, childTask+"="+task+" "+r.via("a"), "GORACE=atexit_sleep_ms=0")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 		input, err := cmd.StdinPipe()
@@ -707,9 +716,9 @@ func TestOwners(t *testing.T) {
 
 	start("b", "dial", self)
 	<-lines
-	// A grandchild, and one whose parents have all ended; their standard input is
+	// A grandchild in a group of its own, and one whose parents have all ended; their standard input is
 	// this process' pipe.
-	start("c", "dial", "sh", "-c", "sh -c '\"$0\"; true' \"$0\"; true", self)
+	start("c", "dial", "sh", "-c", "sh -c 'setsid \"$0\"; true' \"$0\"; true", self)
 	<-lines
 	start("c", "dial", "sh", "-c", "exec 3<&0; (sleep 0.1; exec \"$0\") <&3 & exit", self)
 	<-lines
