@@ -11,6 +11,7 @@ type spell struct {
 	node     string
 	from, to Millis // by to it is registered, or subscribed, elsewhere; never: it stayed
 	lost     Millis // when the node was lost, to < never
+	asked    Millis // since when the node asked it to go, if it did so before; else as lost
 	// firm: nothing but the loss of this node kept the client from being back in
 	// time, so the leases are made for it.
 	firm bool
@@ -27,6 +28,7 @@ type breach struct {
 type path struct {
 	spells   []spell
 	breaches []breach
+	stuck    []stretch // from a loss, also one that it may have sat out, to when it is surely back
 }
 
 // A loss is a time in which a connection from a place to a node cannot live.
@@ -131,12 +133,16 @@ func (w *world) follow(group, sdk, node string, redo, from Millis) path {
 				}
 			}
 		}
+		p.stuck = append(p.stuck, stretch{l.from, returned})
 		if l.path {
 			p.breaches = append(p.breaches, breach{l.node, l.first, returned, l.from})
 		}
 		if l.sure {
-			s.lost, s.to, s.firm = l.from, returned, !waited && (!interrupted || l.stop)
+			s.lost, s.asked, s.to, s.firm = l.from, l.from, returned, !waited && (!interrupted || l.stop)
 			delete(at, l.node)
+			if l.stop {
+				s.asked = l.first
+			}
 		}
 		// takers has the lost node again if it is well before the client is back.
 		for _, n := range w.takers(group, l.first, returned) {
@@ -184,7 +190,7 @@ func (w *world) beats(group string, from Millis) path {
 			sp := spell{node: n, from: max(s.from, from), to: never}
 			if s.to < never {
 				returned := w.taken(group, s.to)
-				sp.lost, sp.firm = s.to, returned <= s.to+l.Beat
+				sp.lost, sp.asked, sp.firm = s.to, s.to, returned <= s.to+l.Beat
 				sp.to = returned
 				if returned < never {
 					sp.to += l.Beat + l.Connect + w.silent(group, returned)*l.Timeout
@@ -200,6 +206,7 @@ func (w *world) beats(group string, from Millis) path {
 				to += l.Beat + l.Connect
 			}
 			p.breaches = append(p.breaches, breach{"", s.from + l.BeatFrom, to, s.from})
+			p.stuck = append(p.stuck, stretch{s.from, to})
 		}
 	}
 	return p

@@ -91,7 +91,8 @@ func (d *derivation) excuses(p *Provider, o *Observer) []Excuse {
 			}
 			list = append(list, Excuse{from, d.deaf(o, to), e.Why})
 		}
-		if !o.Reader || d.atOnly(p, s.node) {
+		// One that stays where it saw the provider cannot say that nobody told.
+		if s.from > p.UpMs || !o.Reader && o.PollsMs > 0 || o.Reader && p.Node == s.node {
 			for _, e := range d.news(p, s.node) {
 				if from, to := max(e.From, s.from), min(e.To, s.to); from < to {
 					list = append(list, Excuse{from, d.deaf(o, to), e.Why})
@@ -103,8 +104,6 @@ func (d *derivation) excuses(p *Provider, o *Observer) []Excuse {
 	return list
 }
 
-func (d *derivation) atOnly(p *Provider, node string) bool { return p.Node == node && !p.Beats }
-
 // deaf is until when an observer may go on to show what it was told last, if it
 // can be told the next thing at t: on its way to another node it cannot.
 func (d *derivation) deaf(o *Observer, t Millis) Millis {
@@ -113,23 +112,20 @@ func (d *derivation) deaf(o *Observer, t Millis) Millis {
 	}
 	until := t
 	at := d.paths["o "+o.Name]
+	for _, s := range at.spells {
+		if s.to < never && s.asked <= t && t < s.lost { // at any time then it may go
+			until = max(until, t+d.l.Connect+o.RedoMs)
+		}
+	}
 	for again := true; again; {
 		again = false
-		for _, s := range at.spells {
-			if s.to < never && s.lost <= until && until < s.to+d.l.Slack {
+		for _, s := range at.stuck {
+			if s.to >= never && s.from <= until {
+				return never
+			}
+			if s.from <= until && until < s.to+d.l.Slack {
 				until, again = s.to+d.l.Slack, true
 			}
-		}
-		for _, b := range at.breaches {
-			if b.began <= until && until < b.to+d.l.Slack {
-				if until = b.to + d.l.Slack; b.to >= never {
-					return never
-				}
-				again = true
-			}
-		}
-		if until >= never {
-			return never
 		}
 	}
 	return until + o.PollsMs
@@ -261,7 +257,18 @@ func (d *derivation) beyond(p *Provider, m string, t Millis) Millis {
 func (d *derivation) kept(p *Provider, m, n string, s stretch) (Millis, bool) {
 	refused := d.w.refuses(m, n, s)
 	need, _ := d.l.leases(refused, p.RedoMs)
+	s.from = d.w.heard(m, s.from) // a deadline is an absolute time, also for one that stands still
 	until, paused := shift(s.from, need, d.l.Preserved, d.pauses(m, true))
+	began := s.from
+	for _, k := range d.w.nodes {
+		for _, r := range d.w.restarts(k) {
+			if r.up > s.from && r.down <= until && r.up-r.down < d.l.SnapshotAge && (k == m || d.w.together(d.w.at(r.up), m, k)) {
+				if given, more := shift(r.up, d.given(p), d.l.Preserved, d.pauses(m, true)); given > until {
+					until, paused, began = given, more, r.up
+				}
+			}
+		}
+	}
 	// No lease ends before that of a silent node.
 	for again := true; again; {
 		again = false
@@ -274,20 +281,9 @@ func (d *derivation) kept(p *Provider, m, n string, s stretch) (Millis, bool) {
 					continue
 				}
 				over, _ := shift(z.from, d.l.Lease, d.l.Preserved, d.pauses(m, true))
-				if over = min(over, z.to, s.from+paused+d.l.Hold); over > until {
+				if over = min(over, z.to, began+paused+d.l.Hold); over > until {
 					until, again = over, true
 				}
-			}
-		}
-	}
-	for _, k := range d.w.nodes {
-		for _, r := range d.w.restarts(k) {
-			if r.up > s.from && r.down <= until && r.up-r.down < d.l.SnapshotAge && (k == m || d.w.together(d.w.at(r.up), m, k)) {
-				give := d.l.Restart
-				if d.l.Patience > 0 {
-					give = max(give, p.RedoMs+d.l.Patience+d.l.Refused) // they have to find a node first
-				}
-				until = max(until, r.up+give)
 			}
 		}
 	}
@@ -302,6 +298,15 @@ func (d *derivation) kept(p *Provider, m, n string, s stretch) (Millis, bool) {
 		}
 	}
 	return until, probed
+}
+
+// given is the lease of what a snapshot had: its clients have to find a node
+// first.
+func (d *derivation) given(p *Provider) Millis {
+	if d.l.Patience > 0 && p.RedoMs > d.l.Refused {
+		return max(d.l.Restart, p.RedoMs+d.l.Patience+d.l.Refused)
+	}
+	return d.l.Restart
 }
 
 // silentAt: the node misses a member that does not refuse.
@@ -336,7 +341,7 @@ func (d *derivation) pauses(m string, sure bool) []stretch {
 				return d.quiet(i, m, 0)
 			}
 			for n := range d.w.sides[i][m] {
-				if d.w.speaks(i, n) && !d.quiet(i, n, d.l.Stable) {
+				if d.w.speaks(i, n) && (!d.quiet(i, n, d.l.Stable) || d.w.starts[i]-d.w.upSince(i, n) < d.l.Stable) {
 					return false
 				}
 			}
@@ -347,16 +352,18 @@ func (d *derivation) pauses(m string, sure bool) []stretch {
 	return list
 }
 
-// quiet: the silent ones leave no majority of those that the node counts.
+// quiet: the silent ones leave no majority of those that the node counts. Without
+// an age it may be that those count no more which refuse or have left.
 func (d *derivation) quiet(i int, m string, age Millis) bool {
 	all, silent := 0, 0
-	at := d.w.starts[i]
 	for _, n := range d.w.nodes {
-		if !d.stable(n, i, age) {
+		z, apart := d.w.apartAt(m, n, d.w.starts[i])
+		refuses := apart && (n == m || d.w.refuses(m, n, z))
+		if !d.stable(n, i, age) || age == 0 && refuses {
 			continue
 		}
 		all++
-		if z, ok := d.w.apartAt(m, n, at); ok && n != m && !d.w.refuses(m, n, z) {
+		if apart && !refuses {
 			silent++
 		}
 	}

@@ -361,3 +361,45 @@ func clone(t *Timeline) *Timeline {
 	c.Views = slices.Clone(t.Views)
 	return &c
 }
+
+// The definition alone excuses the minority too, as soon as the lease is over,
+// and nothing that is shorter.
+func TestDefinition(t *testing.T) {
+	world := func() *play { return three().java("a", -5000).cut(1000, 61_000, "b", "a,c").reader("b") }
+	for _, test := range []struct {
+		from, to Millis
+		excused  bool
+	}{{21_000, 64_000, true}, {20_999, 64_000, false}, {21_000, 64_001, false}} {
+		p := world().gap(test.from, test.to)
+		if v := Judge(p.Timeline, Derive(p.Timeline, Definition())); (len(v.Excused) == 1) != test.excused || v.Passed() != test.excused {
+			t.Errorf("%+v: %+v, %+v", test, v.Gaps, v.Excused)
+		}
+	}
+}
+
+// Nothing that is never mended makes a recording endless.
+func TestSettled(t *testing.T) {
+	p := three().java("b", -5000).link(1000, "b", "a,c", LinkChange{Cut: true}).reader("a")
+	p.Steps = []Step{{Fault: "isolate", FromMs: 1000, ToMs: 2000}}
+	if by := Derive(p.Timeline, Documented()).Settled(); by < 2000 || by > 400_000 {
+		t.Errorf("settled at %v", by)
+	}
+}
+
+// A lease that could end wrongly is waited for.
+func TestSettledWaitsForLeases(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		p    *play
+		want Millis
+	}{
+		{"killed", three().java("b", -5000).node(1000, "b", Down).node(3000, "b", Starting).node(4000, "b", Up), 1000 + 11_000 + 1000},
+		{"killed, with Python", three().python("b", -5000).node(1000, "b", Down).node(3000, "b", Starting).node(4000, "b", Up), 1000 + 35_000 + 1000},
+		{"stood still", three().java("b", -5000).node(1000, "b", Frozen).node(4000, "b", Up), 4000 + 2000 + 1000},
+	} {
+		test.p.Steps = []Step{{Fault: "f", FromMs: 1000, ToMs: 4000}}
+		if by := Derive(test.p.reader("a").Timeline, Documented()).Settled(); by != test.want {
+			t.Errorf("%s: settled at %v, want %v", test.name, by, test.want)
+		}
+	}
+}

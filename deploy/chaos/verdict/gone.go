@@ -1,6 +1,9 @@
 package verdict
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // A rule of going says how long a dead provider may be shown by the node that
 // had it, and where that is written.
@@ -54,7 +57,9 @@ func (d *derivation) gone(p *Provider, o *Observer) Deadline {
 		by = later(by, at)
 	}
 	by.By = d.late(by.By)
-	if deaf := d.deaf(o, by.By); deaf > by.By {
+	if deaf := d.deaf(o, by.By); deaf <= by.By+o.PollsMs {
+		by.By = deaf
+	} else {
 		by = Deadline{deaf, ruleDeaf.at(0).Why + "; before that, " + by.Why}
 	}
 	return by
@@ -70,14 +75,17 @@ func (d *derivation) goneAt(p *Provider, m string) Deadline {
 		}
 	}
 	// What a node has after a restart without others is from before.
+	lost := died
+	for _, s := range d.paths["p "+p.Name].spells {
+		if s.from <= died && died < s.to && s.to < never {
+			lost = min(lost, s.lost)
+		}
+	}
 	for _, n := range d.w.nodes {
 		for _, r := range d.w.restarts(n) {
-			if r.up > died && r.down < by.By+d.l.Snapshot && (n == m || d.w.together(d.w.at(r.up), m, n)) {
-				give := d.l.Restart
-				if d.l.Patience > 0 && p.RedoMs > d.l.Refused {
-					give = max(give, p.RedoMs+d.l.Patience+d.l.Refused)
-				}
-				by = later(by, ruleRestart.at(r.up+give))
+			if r.up > lost && r.down < by.By+d.l.Snapshot && (n == m || d.w.together(d.w.at(r.up), m, n)) {
+				until, paused := shift(r.up, d.given(p), d.l.Preserved, d.pauses(m, false))
+				by = later(by, ruleRestart.at(d.held(m, "", r.up, until, paused)))
 			}
 		}
 	}
@@ -94,7 +102,15 @@ func (d *derivation) goneAt(p *Provider, m string) Deadline {
 // had: the sooner of hearing of its removal there and of the lease's end.
 func (d *derivation) goneFrom(p *Provider, m string, s spell) Deadline {
 	died := *p.DiedMs
-	by, told := d.removed(p, s.node)
+	since := died
+	var by Deadline
+	told := never
+	if s.to < never && s.lost <= died && d.w.ended(s.node, s.lost, died) {
+		by, since = ruleRefused.at(never), s.lost // only an orphan is left of it
+	} else {
+		by, told = d.removed(p, s.node)
+	}
+	told = d.w.hears(m, told)
 	if silence, ok := d.w.apartAt(m, s.node, told); ok && by.By < never {
 		by = ruleHealed.at(never)
 		if silence.to < never && d.w.state(d.w.at(silence.to), s.node) != Starting {
@@ -102,11 +118,11 @@ func (d *derivation) goneFrom(p *Provider, m string, s spell) Deadline {
 		}
 	}
 	for _, silence := range d.w.silences(m, s.node) {
-		if silence.to <= died || silence.from >= told {
+		if silence.to <= since || silence.from >= told {
 			continue
 		}
 		over := d.over(p, m, s.node, silence)
-		restarted := d.w.at(silence.to) < len(d.w.starts) && silence.to < never && d.w.state(d.w.at(silence.to), s.node) == Starting
+		restarted := silence.to < never && d.w.state(d.w.at(silence.to), s.node) == Starting
 		if (over.By <= silence.to || restarted || silence.to >= never) && over.By < by.By {
 			by = over
 		}
@@ -123,30 +139,36 @@ func (d *derivation) over(p *Provider, m, n string, silence stretch) Deadline {
 	if refused {
 		r = ruleRefused
 	}
-	pauses := d.pauses(m, false)
-	until, paused := shift(silence.from, need, d.l.Preserved, pauses)
-	for again := true; again; { // silent leases of others put it off
-		again = false
-		for _, k := range d.w.nodes {
-			for _, z := range d.w.silences(m, k) {
-				if k == m || k == n || z.from >= until || z.to <= silence.from || d.w.refuses(m, k, z) {
-					continue
-				}
-				held, _ := shift(z.from, d.l.LeaseGone, d.l.Preserved, pauses)
-				if z.to < never {
-					held = min(held, z.to+d.l.Moving) // and it catches up
-				}
-				if held = min(held, silence.from+paused+d.l.Hold+d.l.Slack); held > until {
-					until, again = held, true
-				}
-			}
-		}
-	}
+	until, paused := shift(silence.from, need, d.l.Preserved, d.pauses(m, false))
+	until = d.held(m, n, silence.from, until, paused)
 	by := r.at(max(until, *p.DiedMs))
 	if paused > 0 {
 		by.Why += fmt.Sprintf("; self-preservation held it for %v", paused)
 	}
 	return by
+}
+
+// held is when at the latest a lease ends that began at from and would be over:
+// silent leases of others put it off.
+func (d *derivation) held(m, n string, from, until, paused Millis) Millis {
+	for again := true; again; {
+		again = false
+		for _, k := range d.w.nodes {
+			for _, z := range d.w.silences(m, k) {
+				if k == m || k == n || z.from >= until || z.to <= from || d.w.refuses(m, k, z) {
+					continue
+				}
+				over, _ := shift(z.from, d.l.LeaseGone, d.l.Preserved, d.pauses(m, false))
+				if z.to < never {
+					over = min(over, z.to+d.l.Moving) // and it catches up
+				}
+				if over = min(over, from+paused+d.l.Hold+d.l.Slack); over > until {
+					until, again = over, true
+				}
+			}
+		}
+	}
+	return until
 }
 
 // removed is when the owner has removed it, by itself, and from when on nothing
@@ -156,11 +178,15 @@ func (d *derivation) removed(p *Provider, n string) (by Deadline, told Millis) {
 	died := *p.DiedMs
 	i := d.w.at(died)
 	if p.Beats {
-		by := died
-		for _, k := range d.w.nodes { // whoever takes it over waits as long again
-			for j := i; j < len(d.w.starts) && d.w.starts[j] <= by+d.l.BeatLate; j++ {
-				if d.w.state(j, k) != Up || j > i && d.w.states[j][k] != d.w.states[j-1][k] {
-					by = max(by, min(d.w.end(j), by+d.l.BeatLate), d.w.starts[j])
+		// Whoever takes it over, because nodes come or go, waits as long again; so
+		// does one that stood still when it goes on.
+		by, detected := died, d.l.LeaseGone-d.l.Lease
+		for j := 1; j < len(d.w.starts); j++ {
+			at := d.w.starts[j]
+			for _, k := range d.w.nodes {
+				thawed := d.w.state(j-1, k) == Frozen && d.w.state(j, k) != Frozen && at > died && d.w.starts[j-1] <= died
+				if thawed || at > died-detected && at <= by+d.l.BeatLate && (d.w.state(j-1, k) != d.w.state(j, k) || !maps.Equal(d.w.sides[j-1][k], d.w.sides[j][k])) {
+					by = max(by, at+detected)
 				}
 			}
 		}

@@ -117,11 +117,12 @@ func (v *Verdict) converge(t *Timeline, e *Expectation, spans map[string][]span)
 				}
 			}
 		}
-		if e.derived != nil && s.ToMs == last {
-			if c.LimitMs = allowed; c.AfterMs > allowed {
+		if e.derived != nil && s.ToMs == last && last+allowed < never {
+			switch c.LimitMs = allowed; {
+			case c.AfterMs > allowed:
 				v.fault("views were right only %v after %s ended, not %v: %s", c.AfterMs, s.Fault, allowed, c.Last)
-			} else if t.EndMs-last < allowed {
-				v.fault("the recording ends %v after the last step, too soon to judge: views have up to %v", t.EndMs-last, allowed)
+			case c.Never:
+				v.fault("the recording ends %v after the last step, too soon to judge what is still wrong and may be for %v: %s", t.EndMs-last, allowed, c.Last)
 			}
 		}
 		v.Converged = append(v.Converged, c)
@@ -136,7 +137,7 @@ func (d *derivation) rightBy(p *Provider, o *Observer, t Millis) Millis {
 	}
 	by := max(d.deaf(o, d.heard(t)), d.due(p, o))
 	for _, x := range d.excuses(p, o) {
-		if x.From <= by {
+		if x.From < d.t.EndMs && x.To > t {
 			by = max(by, x.To)
 		}
 	}

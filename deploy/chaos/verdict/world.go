@@ -332,3 +332,38 @@ func (w *world) restarted(node string, t Millis) (last restart, ok bool) {
 	}
 	return last, ok
 }
+
+// upSince is since when the process of a node has been up, frozen or not; the
+// stretch itself if it is not.
+func (w *world) upSince(i int, node string) Millis {
+	for i > 0 && (w.state(i-1, node) == Up || w.state(i-1, node) == Frozen) {
+		i--
+	}
+	return w.starts[i]
+}
+
+// ended: its process came to an end between two times.
+func (w *world) ended(node string, from, to Millis) bool {
+	for i := w.at(from); i < len(w.starts) && w.starts[i] <= to; i++ {
+		if w.state(i, node) == Down {
+			return true
+		}
+	}
+	return false
+}
+
+// heard is until when a node heard others last before t: not while it stood still.
+func (w *world) heard(node string, t Millis) Millis {
+	for i := w.at(t); i > 0 && w.state(i, node) == Frozen; i-- {
+		t = w.starts[i]
+	}
+	return t
+}
+
+// hears is when it hears others next, from t on.
+func (w *world) hears(node string, t Millis) Millis {
+	for i := w.at(t); t < never && w.state(i, node) == Frozen; i++ {
+		t = w.end(i)
+	}
+	return t
+}
