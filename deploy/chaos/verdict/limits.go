@@ -47,7 +47,8 @@ type Limits struct {
 	Reset Millis `json:"reset"`
 	// Moving: "while a node is silent, drains, or the lease of one that is gone
 	// runs, a provider that loses its connection stays for 10 s more"; also "a
-	// half-open connection on a node that stalls and returns".
+	// half-open connection on a node that stalls and returns". Whether it is over
+	// is looked at once a second.
 	Moving Millis `json:"moving"`
 	// NoticeFrom and NoticeWithin: "a client whose own path to its node is cut
 	// notices late (5 to 20 s), and its node even later (up to 28 s)". Notices are
@@ -86,7 +87,7 @@ func Documented() Limits {
 		Patience: 5_000, PatienceGone: 10_000,
 		Hold: 60_000, Dialled: 180_000, Preserved: 180_000, Stable: 60_000,
 		Restart: 30_000, Snapshot: 10_000, SnapshotAge: 300_000,
-		Moment: 200, Equal: 2_000, Reset: 1_000, Moving: 10_000,
+		Moment: 200, Equal: 2_000, Reset: 1_000, Moving: 11_000,
 		NoticeFrom: 5_000, NoticeWithin: 20_500, Notices: map[string]Millis{"go": 8_500, "python": 8_500}, NodeNotices: 28_000,
 		Connect: 3_000, Timeout: 3_000, Backoff: 5_000,
 		Beat: 5_000, BeatFrom: 10_000, BeatLate: 20_000,

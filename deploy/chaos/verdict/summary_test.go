@@ -135,17 +135,17 @@ func BenchmarkJudge(b *testing.B) {
 		p.Steps = append(p.Steps, Step{Fault: "f", FromMs: at, ToMs: at + 15_000})
 	}
 	p.EndMs = 1_860_000
-	names := ""
+	var names strings.Builder
 	for i := range 100 {
 		p.java([]string{"a", "b", "c"}[i%3], -5000)
 		p.Providers[i].Name = "p" + number(Millis(i))
-		names += p.Providers[i].Name + " "
+		names.WriteString(p.Providers[i].Name + " ")
 	}
 	for i := range 25 {
 		p.sub([]string{"a", "b", "c"}[i%3])
 		p.Observers[i].Name = "o" + number(Millis(i))
 		for at := Millis(-500); at < p.EndMs; at += 10_000 {
-			p.see(p.Observers[i].Name, at, names)
+			p.see(p.Observers[i].Name, at, names.String())
 		}
 	}
 	for b.Loop() {

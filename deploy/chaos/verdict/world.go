@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -74,12 +75,8 @@ func newWorld(t *Timeline, l *Limits) *world {
 			link[[2]string{links[0].From, links[0].To}] = links[0]
 		}
 		states, now := map[string]NodeState{}, map[[2]string]LinkChange{}
-		for n, s := range state {
-			states[n] = s
-		}
-		for ends, c := range link {
-			now[ends] = c
-		}
+		maps.Copy(states, state)
+		maps.Copy(now, link)
 		w.states, w.links = append(w.states, states), append(w.links, now)
 		w.sides = append(w.sides, w.sidesOf(len(w.states)-1))
 	}
