@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/starling-registry/starling/pkg/registry"
+	pb "github.com/starling-registry/starling/proto"
 )
 
 // Whatever the carriers do, all nodes end with the same.
@@ -476,6 +477,38 @@ func TestRestart(t *testing.T) {
 		time.Sleep(14 * time.Second)
 		w.expectState(1, old, registry.Dropped)
 		w.expectShown("80", 0, 1, 2)
+		w.expectEqual(0, 1, 2)
+	})
+}
+
+// A node is killed and started again before anybody has noticed: who died with it
+// goes as if somebody had, not with the lease that snapshots have.
+func TestRestartUnnoticed(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(0, "a", 80)
+		w.client(0, "gone", 81)
+		time.Sleep(12 * time.Second)
+		old := w.nodes[0].life
+		w.kill(0)
+		w.start(0)
+		w.see(0, 1, Alive)
+		time.Sleep(10 * time.Millisecond)
+		// What a peer says before its membership has heard of the restart.
+		peer, now := w.nodes[1].life, w.nodes[1].clock.Millis()
+		w.nodes[0].d.Message(peer.Node, Gossip, encodeHeads(&pb.Heads{Life: lifeMessage(peer), Clock: uint64(registry.StampAt(now)), Ready: true, Full: true,
+			Heads: []*pb.Head{{Life: lifeMessage(old), State: uint32(registry.Living), Applied: 1, OwnerClock: uint64(registry.StampAt(now - 500))}}}))
+		for p := 1; p < 3; p++ {
+			w.see(0, p, Alive)
+			w.see(p, 0, Alive)
+		}
+		time.Sleep(2 * time.Second)
+		w.expectState(1, old, registry.Orphaned)
+		w.expectShown("80 81", 0, 1, 2)
+		w.client(0, "a2", 80)
+		time.Sleep(11 * time.Second)
+		w.expectShown("80", 0, 1, 2)
+		w.expectState(1, old, registry.Dropped)
 		w.expectEqual(0, 1, 2)
 	})
 }

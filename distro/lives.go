@@ -275,6 +275,11 @@ func (d *Replicator) adoptEndedLocked(hs *pb.Heads) {
 			d.forgetLifeLocked(l)
 		case registry.LifeState(h.GetState()) == registry.Orphaned && l.state == registry.Orphaned:
 			l.deadline, l.silent, l.restart = h.GetDeadline(), !h.GetRefused(), h.GetRestart()
+		case id.Node == d.self.Node && l.state == registry.Orphaned:
+			// The peer has not noticed yet that this node was gone. It will come to
+			// this deadline, and not to the longer one of the snapshot.
+			owner := max(l.ownerClock, registry.Stamp(h.GetOwnerClock()))
+			l.deadline, l.restart = d.opts.Leases.deadline(owner, false, d.opts.Leases.lease(false, 0, 1)), false
 		}
 	}
 }

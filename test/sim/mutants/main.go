@@ -3,6 +3,10 @@
 // second way, make no difference.
 //
 //	go run ./test/sim/mutants [-only NAME] [-list] [-v]
+//	go run ./test/sim/mutants -only NAME -build FILE
+//
+// The second form makes a server that is broken like that, for whoever wants to
+// see whether another test would notice.
 //
 // A mutant is a change of text, see mutants.go. One whose text is no longer
 // there fails too: then the code has moved on and the mutant must follow.
@@ -43,11 +47,19 @@ func main() {
 	only := flag.String("only", "", "run the mutants whose names match this `regexp`")
 	list := flag.Bool("list", false, "list the mutants")
 	verbose := flag.Bool("v", false, "show what the tests say")
+	build := flag.String("build", "", "build the server with the one mutant that matches into this `file`, and run nothing")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
+	}
+	if *build != "" {
+		if err := buildServer(match, *build); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	failed := 0
 	for _, m := range mutants {
@@ -78,20 +90,61 @@ func main() {
 // broken finds the promises in what a failed test says.
 var broken = regexp.MustCompile(`(?m)^ +\[[0-9.]+s\] ([a-z]+): (.*)$`)
 
+// buildServer builds a broken server.
+func buildServer(match *regexp.Regexp, file string) error {
+	var found []mutant
+	for _, m := range mutants {
+		if match.MatchString(m.name) {
+			found = append(found, m)
+		}
+	}
+	if len(found) != 1 {
+		return fmt.Errorf("%d mutants match %s, want one; -list names them", len(found), match)
+	}
+	dir, err := found[0].copy()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if file, err = filepath.Abs(file); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=broken", "-o", file, "./cmd/starling")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %q: %w\n%s", found[0].name, err, out)
+	}
+	fmt.Printf("%s: %s\n", file, found[0].why)
+	return nil
+}
+
+// copy is a copy of the tree with the mutant's changes, which the caller removes.
+func (m mutant) copy() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "mutant"); err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(dir)
+		}
+	}()
+	if err := copyTree(dir, "."); err != nil {
+		return "", err
+	}
+	for _, c := range m.changes {
+		if err := c.apply(dir); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
 func (m mutant) try() (result, output string, err error) {
-	dir, err := os.MkdirTemp("", "mutant")
+	dir, err := m.copy()
 	if err != nil {
 		return "", "", err
 	}
 	defer os.RemoveAll(dir)
-	if err := copyTree(dir, "."); err != nil {
-		return "", "", err
-	}
-	for _, c := range m.changes {
-		if err := c.apply(dir); err != nil {
-			return "", "", err
-		}
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	args := []string{"test", cmp.Or(m.pkg, "./test/sim"), "-count=1", "-timeout=5m", "-run", m.run}
