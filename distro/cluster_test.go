@@ -582,6 +582,14 @@ func TestSignOfLife(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		want("10.0.0.1:80", false, true)
 		w.set(func() { w.dialable["10.0.0.1:80"] = true })
+		w.thaw(1)
+		w.see(0, 1, Alive)
+		time.Sleep(time.Second)
+		want("10.0.0.1:80", false, false) // its beats are on their way
+		time.Sleep(10 * time.Second)
+		want("10.0.0.1:80", false, true)
+		w.freeze(1)
+		w.see(0, 1, Silent)
 		time.Sleep(3*time.Minute - time.Since(since))
 		want("10.0.0.1:80", false, true) // the bound of the expiry probe
 	})

@@ -277,15 +277,20 @@ func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 // While one is silent they may be reaching that one, and a cut between nodes is
 // to remove nobody who is alive. The address is dialled, which is begun here and
 // known later, so that this does not block; an answer counts for as long as it is
-// fresh. It ends with the bound of the expiry probe.
+// fresh. When a member has just been heard of again nothing is known: the next
+// beat will say which of two nodes has the client. All that ends with the bound
+// of the expiry probe.
 func (d *Replicator) SignOfLife(since time.Time, addr string, fresh time.Duration) (answered, known bool) {
 	d.mu.Lock()
-	ask := d.opts.ProbeEvery > 0 && d.someoneSilentLocked() && time.Since(since) < d.opts.Leases.ProbeBound
+	silent, again := d.someoneSilentLocked(), d.served && time.Since(d.since) < d.opts.CatchUp
 	d.mu.Unlock()
-	if !ask {
+	switch {
+	case d.opts.ProbeEvery <= 0 || time.Since(since) >= d.opts.Leases.ProbeBound:
 		return false, true
+	case silent:
+		return d.dialler.ask(addr, fresh)
 	}
-	return d.dialler.ask(addr, fresh)
+	return false, !again
 }
 
 // maxDialled bounds the addresses of moving records and of HTTP clients that are
