@@ -32,12 +32,12 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat probes attack durable power failover deploy-check beats)
+	@$(call run-all,check unit golden compat probes attack durable power failover chaos deploy-check beats)
 	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *[Ss]kipped.*/a run of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
-	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, deploy-check and beats passed; $${lacks:-nothing was skipped}"
+	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, chaos, deploy-check and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
-FULL := compat-full attack-full durable-full soak sim mutants failover-full
+FULL := compat-full attack-full durable-full soak sim mutants failover-full chaos-full chaos-broken
 
 test-full: ## make test, and the forms that take long: about an hour more
 	@$(call run-all,test $(FULL))
@@ -142,6 +142,28 @@ failover-full: build ## the same in all ways, with 100 providers: half an hour
 	deploy/chaos/chaos.sh --scenario all --sdks $(FAILOVER) --providers 100 --subscribers 10 --report bin/failover
 
 FAILOVER := go,java2,java3,python
+
+# As root the first run has namespaces, and the second, behind relays, is what
+# anybody else has.
+chaos: build ## break a cluster in nine ways drawn from a seed, with and without root: four minutes
+	@deploy/chaos/chaos.sh --seed 2 --quick --random 6 --providers 24 --subscribers 6 --report bin/chaos-report; \
+	deploy/chaos/chaos.sh --seed 10 --quick --no-root --by-name --random 3 --sdks http,grpc --providers 12 --subscribers 4 --report bin/chaos-report-relay
+
+chaos-full: build ## scale out behind a DNS name, and an hour of faults under all SDKs
+	@deploy/chaos/chaos.sh --scenario scale-out --sdks all --report bin/chaos-report-scale-out; \
+	deploy/chaos/chaos.sh --for 1h --sdks all --providers 100 --subscribers 20 --report bin/chaos-report-full
+
+# Builds that are broken on purpose: a verdict that finds nothing wrong with them is
+# worth nothing.
+chaos-broken: build ## one schedule on broken servers, which must fail on each: five minutes
+	@for broken in 'no adoption' 'no expiry probe' 'log: acknowledged at once'; do \
+		go run ./test/sim/mutants -only "^$$broken\$$" -build bin/starling-broken; \
+		if STARLING_BIN=bin/starling-broken deploy/chaos/chaos.sh --seed 1 --faults kill:b:8s,isolate:c:25s,kill-leader:3s \
+			--sdks http,grpc --providers 12 --subscribers 4 --report bin/chaos-report-broken >bin/chaos-broken.log 2>&1; then \
+			echo "nothing was found wrong with it"; exit 1; \
+		fi; \
+		grep '^Failed: ' bin/chaos-broken.log || { tail -n 20 bin/chaos-broken.log; exit 1; }; \
+	done
 
 deploy-check: build ## check image, compose file, chart, manifests and unit, and run nodes as they do, under a minute
 	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m -v . 2>&1 | tee $(abspath bin/deploy.log)

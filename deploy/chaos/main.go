@@ -50,6 +50,7 @@ type options struct {
 	servers []string
 	control string
 
+	dryRun bool
 	noRoot bool
 	report string
 	keep   bool
@@ -91,6 +92,7 @@ func flags(o *options) (set *pflag.FlagSet, list *bool) {
 	set.Uint64Var(&o.seed, "seed", 0, "what is drawn; 0: from the clock")
 	set.BoolVar(&o.quick, "quick", false, "draw short faults")
 	set.StringVar(&o.scenarios, "scenario", "", "scenarios by name, all or short, instead of faults")
+	set.BoolVar(&o.dryRun, "dry-run", false, "print the schedule and do nothing")
 	list = set.Bool("list", false, "list faults and scenarios")
 	set.IntVar(&o.nodes, "nodes", 3, "nodes at the start, 1 to 5")
 	set.IntVar(&o.providers, "providers", 30, "providers, shared among the SDKs")
@@ -124,6 +126,14 @@ func main() {
 	}
 	if err := o.check(set); err != nil {
 		wrongUsage(err)
+	}
+	if o.dryRun && o.scenarios == "" {
+		sc, err := o.fromSchedule()
+		if err != nil {
+			wrongUsage(err)
+		}
+		fmt.Println(sc.says)
+		return
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
