@@ -60,9 +60,9 @@ type diskCache struct {
 	pending map[ServiceID]stored // to be written; the newest of each
 	writing chan struct{}        // closed when the writer has ended; nil: there is none
 	closed  bool
+	warned  bool
 
-	// owned by the writer, of which there is one at a time
-	swept, warned bool
+	swept bool // owned by the writer, of which there is one at a time
 
 	closing   chan struct{} // no more pauses
 	abandoned chan struct{} // no more files
@@ -107,7 +107,7 @@ func (c *diskCache) load() map[ServiceID]stored {
 	d := listDir{dir: c.dir}
 	lists, err := d.read(time.Now())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		c.log.Warn("lists on disk are passed over", "error", err)
+		c.warn("lists on disk are passed over", err)
 	}
 	return lists
 }
@@ -156,7 +156,7 @@ func (c *diskCache) write(done chan struct{}) {
 			default:
 			}
 			if err := writeList(c.dir, id, s); err != nil {
-				c.warn(err)
+				c.warn("a list is not kept on disk", err)
 			}
 		}
 		select {
@@ -166,14 +166,17 @@ func (c *diskCache) write(done chan struct{}) {
 	}
 }
 
-// warn says it once: a disk that cannot be written stays so for long.
-func (c *diskCache) warn(err error) {
-	level := slog.LevelDebug
-	if !c.warned {
-		level = slog.LevelWarn
-	}
+// warn says it once: what is wrong with a disk stays so for long.
+func (c *diskCache) warn(msg string, err error) {
+	c.mu.Lock()
+	warned := c.warned
 	c.warned = true
-	c.log.Log(context.Background(), level, "a list is not kept on disk", "error", err)
+	c.mu.Unlock()
+	level := slog.LevelWarn
+	if warned {
+		level = slog.LevelDebug
+	}
+	c.log.Log(context.Background(), level, msg, "error", err)
 }
 
 // close writes what is left, within the context's time.
