@@ -20,7 +20,9 @@ const (
 	headerToken = "accessToken"
 	headerApp   = "app"
 
-	loginSpacing = 5 * time.Second // between two logins that the same token, or none, is the reason for
+	loginSpacing = 5 * time.Second        // between two logins (N-20)
+	retrySpacing = 500 * time.Millisecond // if no server has answered the first
+
 	// Tokens that do not say how long they hold are Nacos's.
 	defaultTTL = 5 * time.Hour
 	maxTTL     = 365 * 24 * time.Hour
@@ -68,7 +70,7 @@ func (l *login) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		refresh := loginSpacing
+		refresh := time.Duration(float64(spacing(err)) * (1 + 0.2*rand.Float64()))
 		if err == nil {
 			refresh = refreshAfter(ttl)
 		}
@@ -106,6 +108,10 @@ func (l *login) ended(token string, ttl time.Duration, err error) {
 	}
 	close(l.turn)
 	l.turn = make(chan struct{})
+	select {
+	case <-l.wanted: // who wanted it until now has it
+	default:
+	}
 }
 
 // headers are those for a request made now: app, accessToken, and what
@@ -136,7 +142,10 @@ func (l *login) current(ctx context.Context) (string, error) {
 		l.mu.Lock()
 		token, err, turn, now := l.token, l.err, l.turn, time.Now()
 		valid := token != "" && now.Before(l.expires)
-		recent := !l.tried.IsZero() && now.Sub(l.tried) < loginSpacing
+		recent := now.Sub(l.tried) < spacing(err)
+		if !valid && !asked && !(err != nil && recent) {
+			l.wantLocked()
+		}
 		l.mu.Unlock()
 		switch {
 		case valid:
@@ -144,10 +153,7 @@ func (l *login) current(ctx context.Context) (string, error) {
 		case err != nil && (asked || recent):
 			return "", err
 		}
-		if !asked {
-			asked = true
-			l.want()
-		}
+		asked = true
 		select {
 		case <-turn:
 		case <-ctx.Done():
@@ -156,7 +162,15 @@ func (l *login) current(ctx context.Context) (string, error) {
 	}
 }
 
-func (l *login) want() {
+// spacing is between two logins, the first of which has ended so.
+func spacing(err error) time.Duration {
+	if err != nil && !errors.Is(err, ErrUnauthorized) {
+		return retrySpacing
+	}
+	return loginSpacing
+}
+
+func (l *login) wantLocked() {
 	select {
 	case l.wanted <- struct{}{}:
 	default: // is wanted already
@@ -179,13 +193,12 @@ func (l *login) refused(used map[string]string) bool {
 		return false
 	}
 	l.token = ""
-	l.want()
+	l.wantLocked()
 	return true
 }
 
 // logIn asks one server after the other. A refusal, whatever its status (G-29),
-// is ErrUnauthorized, but 502 to 504 are as if nobody had answered: that is how
-// gateways, and servers that start, say that they are not there.
+// is ErrUnauthorized, but one that is unavailable counts as no answer.
 func (l *login) logIn(ctx context.Context) (token string, ttl time.Duration, err error) {
 	bounded, cancel := context.WithTimeout(ctx, l.list.web.timeout)
 	list, err := l.list.forHTTP(bounded)
@@ -201,7 +214,7 @@ func (l *login) logIn(ctx context.Context) (token string, ttl time.Duration, err
 			return "", 0, ctx.Err()
 		case err != nil:
 			failed = err
-		case status >= 502 && status <= 504:
+		case unavailable(status):
 			failed = fmt.Errorf("%s answers a login with status %d", srv, status)
 		case status != http.StatusOK:
 			refused = fmt.Errorf("%w: %s refuses the login of %q: %.200q (status %d)", ErrUnauthorized, srv, l.name, body, status)
@@ -245,6 +258,10 @@ func (l *login) ask(ctx context.Context, srv server) (status int, body []byte, e
 	}
 	return status, body, nil
 }
+
+// unavailable reports whether that is how a gateway, or a server that starts,
+// says that nobody is there.
+func unavailable(status int) bool { return status >= 502 && status <= 504 }
 
 // missing reports whether there is no such API, or not any more.
 func missing(status int) bool {

@@ -31,10 +31,13 @@ func persistHTTP(ctx context.Context, cfg *Config, list *servers, l *login, id S
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", ErrNotConnected, context.Cause(ctx))
 		}
-		if err == nil && status < 502 || status > 504 {
+		if err == nil && !unavailable(status) {
 			refusal := httpRefusal(status, body)
-			if refusal == nil || refusal.Code != http.StatusForbidden {
-				return asError(refusal)
+			if refusal == nil {
+				return nil
+			}
+			if status != http.StatusForbidden {
+				return refusal
 			}
 			if again || !l.refused(headers) {
 				return refusal
@@ -46,14 +49,6 @@ func persistHTTP(ctx context.Context, cfg *Config, list *servers, l *login, id S
 		servers = servers[1:]
 	}
 	return fmt.Errorf("%w: %w", ErrNotConnected, failed)
-}
-
-// asError keeps a nil pointer from becoming an error.
-func asError(e *ServerError) error {
-	if e == nil {
-		return nil
-	}
-	return e
 }
 
 // persistAt asks one server.
@@ -136,6 +131,9 @@ func httpRefusal(status int, body []byte) *ServerError {
 	// An argument that makes no sense comes with status 500 too (E-3).
 	if m := nested.FindStringSubmatch(text); m != nil && e.Code == http.StatusInternalServerError {
 		e.Code, _ = strconv.Atoi(m[1])
+	}
+	if status == http.StatusForbidden || status == http.StatusUnauthorized {
+		e.Code = status
 	}
 	if len(e.Message) > 1000 {
 		e.Message = e.Message[:1000]

@@ -106,7 +106,7 @@ func (c *diskCache) load() map[ServiceID]stored {
 	}
 	d := listDir{dir: c.dir}
 	lists, err := d.read(time.Now())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		c.warn("lists on disk are passed over", err)
 	}
 	return lists
@@ -198,6 +198,11 @@ func (c *diskCache) close(ctx context.Context) error {
 	case <-writing:
 		return nil
 	case <-ctx.Done():
+		select {
+		case <-writing: // both are true
+			return nil
+		default:
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,10 +305,10 @@ type listOf struct {
 
 // read returns the lists with at least one instance (C-11). The error is about
 // the first file that could not be read, how many there are, or the directory;
-// the others are returned all the same.
+// the others are returned all the same. A directory that is not there is empty.
 func (d *listDir) read(now time.Time) (map[ServiceID]stored, error) {
 	entries, err := os.ReadDir(d.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	files := make(map[string]listOf, len(entries))
@@ -623,6 +628,8 @@ func (t *text) UnmarshalJSON(b []byte) error {
 		if err := json.Unmarshal(b, &s); err != nil {
 			return err
 		}
+	case b[0] == '{' || b[0] == '[':
+		return fmt.Errorf("%.20q is not a text", b)
 	case b[0] != 'n':
 		s = string(b)
 	}
