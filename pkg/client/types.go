@@ -162,7 +162,7 @@ var (
 // A ServerError is a refusal of a server. It is ErrInvalid, ErrUnauthorized or
 // ErrUnsupported to errors.Is where it means that.
 type ServerError struct {
-	ResultCode int // of the response
+	ResultCode int // of the response; over HTTP its status
 	Code       int // errorCode, which is more precise
 	Message    string
 }
@@ -176,7 +176,7 @@ func (e *ServerError) Is(target error) bool {
 	case ErrUnauthorized:
 		return e.Code == 403 || e.Code == 401
 	case ErrInvalid:
-		return e.Code == 400 || e.Code >= 20000 && e.Code < 30000
+		return e.Code == 400 || e.ResultCode == 400 || e.Code >= 20000 && e.Code < 30000
 	case ErrUnsupported:
 		return e.Code == 404 || e.Code == 410 || e.Code == 501 || e.Code == 302
 	}
