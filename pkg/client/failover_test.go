@@ -67,7 +67,7 @@ func (b *failoverBench) after(what string, on bool, told int, ips ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var got []string
-	for _, i := range b.lists[order].instances {
+	for _, i := range b.lists[orderID].instances {
 		got = append(got, i.IP)
 	}
 	if b.on != on || b.told != told || !reflect.DeepEqual(got, ips) {
@@ -75,7 +75,7 @@ func (b *failoverBench) after(what string, on bool, told int, ips ...string) {
 	}
 }
 
-var order = ServiceID{DefaultGroup, "order"}
+var orderID = ServiceID{DefaultGroup, "order"}
 
 const orderFile = "DEFAULT_GROUP%40%40order"
 
