@@ -37,6 +37,7 @@ type login struct {
 	extra               func(ctx context.Context) (map[string]string, error)
 	log                 *slog.Logger
 	wanted              chan struct{} // room for one: log in
+	ended               chan struct{} // closed when nobody logs in any more
 
 	old atomic.Bool // the servers know the API of v1 only
 
@@ -52,7 +53,7 @@ type login struct {
 func newLogin(cfg *Config, list *servers, extra func(ctx context.Context) (map[string]string, error), log *slog.Logger) *login {
 	return &login{
 		name: cfg.Username, password: cfg.Password, app: cmp.Or(cfg.AppName, "unknown"), list: list, extra: extra, log: log,
-		wanted: make(chan struct{}, 1), turn: make(chan struct{}),
+		wanted: make(chan struct{}, 1), ended: make(chan struct{}), turn: make(chan struct{}),
 	}
 }
 
@@ -65,16 +66,17 @@ func (l *login) start(ctx context.Context, wg *sync.WaitGroup) {
 
 // run logs in at once, before a token expires, and when somebody asks for it.
 func (l *login) run(ctx context.Context) {
+	defer close(l.ended)
 	for {
 		token, ttl, err := l.logIn(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		refresh := time.Duration(float64(spacing(err)) * (1 + 0.2*rand.Float64()))
+		refresh := time.Duration(float64(loginSpacing) * (1 + 0.2*rand.Float64()))
 		if err == nil {
 			refresh = refreshAfter(ttl)
 		}
-		l.ended(token, ttl, err)
+		l.told(token, ttl, err)
 		t := time.NewTimer(refresh)
 		select {
 		case <-ctx.Done():
@@ -92,7 +94,8 @@ func refreshAfter(ttl time.Duration) time.Duration {
 	return max(time.Duration(float64(ttl)*(0.8+0.1*rand.Float64())), time.Second)
 }
 
-func (l *login) ended(token string, ttl time.Duration, err error) {
+// told keeps what a login has ended with, and wakes those who wait for it.
+func (l *login) told(token string, ttl time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	failedBefore := l.err != nil
@@ -117,7 +120,7 @@ func (l *login) ended(token string, ttl time.Duration, err error) {
 // headers are those for a request made now: app, accessToken, and what
 // WithCredentials gives. The map belongs to the caller. It waits for a login if
 // there is no token: the error is [ErrUnauthorized] if the servers refuse, and
-// [ErrNotConnected] if none could be asked.
+// [ErrNotConnected] if none could be asked, and [ErrClosed] after the end.
 func (l *login) headers(ctx context.Context) (map[string]string, error) {
 	h := map[string]string{headerApp: l.app}
 	if l.name != "" {
@@ -156,6 +159,8 @@ func (l *login) current(ctx context.Context) (string, error) {
 		asked = true
 		select {
 		case <-turn:
+		case <-l.ended:
+			return "", ErrClosed
 		case <-ctx.Done():
 			return "", fmt.Errorf("%w: waiting for the login: %w", cmp.Or(err, ErrNotConnected), context.Cause(ctx))
 		}

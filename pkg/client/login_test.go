@@ -2,12 +2,16 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -263,7 +267,7 @@ func TestLoginWithoutServers(t *testing.T) {
 			if !errors.Is(err, ErrNotConnected) {
 				t.Errorf("%s: %v", what, err)
 			}
-			time.Sleep(time.Hour)
+			time.Sleep(2 * time.Minute)
 			o.set(false, false)
 			o.says(200, `{"accessToken":"t1"}`)
 			time.Sleep(7 * time.Second)
@@ -334,6 +338,68 @@ func TestHeadersAreBounded(t *testing.T) {
 			t.Errorf("it takes %v", took)
 		}
 	})
+}
+
+// After the end nobody waits for what does not come any more.
+func TestLoginEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(t)
+		o.set(false, true)
+		names := new(nameServer)
+		log, _ := newLogbook()
+		cfg := Config{Addrs: []string{"nodes.test."}, Username: "u"}
+		s, err := newServers(&cfg, o.dial, names.resolver(), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLogin(&cfg, s, nil, log)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg, waiting sync.WaitGroup
+		s.start(ctx, &wg)
+		l.start(ctx, &wg)
+		time.AfterFunc(time.Second, cancel)
+		waiting.Go(func() {
+			if _, err := s.forHTTP(t.Context()); !errors.Is(err, ErrClosed) {
+				t.Error(err)
+			}
+		})
+		if _, err := l.headers(t.Context()); !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+		waiting.Wait()
+		wg.Wait()
+	})
+}
+
+// N-19: with TLS the name is asked for and has to be in the certificate,
+// whatever the address; the password goes to nobody else.
+func TestLoginOverTLS(t *testing.T) {
+	var got string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.TLS.ServerName
+		io.WriteString(w, `{"accessToken":"t1"}`)
+	}))
+	defer server.Close()
+	server.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
+	pool := x509.NewCertPool()
+	pool.AddCert(server.Certificate())
+	names := new(nameServer)
+	names.set("example.com", "127.0.0.1")
+	names.set("other.test", "127.0.0.1")
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	for name, good := range map[string]bool{"example.com": true, "127.0.0.1": true, "other.test": false} {
+		got = ""
+		cfg := Config{Addrs: []string{fmt.Sprintf("%s:%d", name, port)}, TLS: &tls.Config{RootCAs: pool}, GRPCPortOffset: -1, Username: "u"}
+		s, _ := startServers(t, cfg, nil, names)
+		l := newLogin(&cfg, s, nil, s.log)
+		token, _, err := l.logIn(t.Context())
+		if good != (err == nil && token == "t1") || good && strings.Contains(name, "example") && got != name {
+			t.Errorf("%s: %q, %v, asked for %q", name, token, err, got)
+		}
+		if !good && (got != "" || !errors.Is(err, ErrNotConnected)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestTokenTimes(t *testing.T) {

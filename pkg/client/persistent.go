@@ -136,7 +136,7 @@ func httpRefusal(status int, body []byte) *ServerError {
 		e.Code = status
 	}
 	if len(e.Message) > 1000 {
-		e.Message = e.Message[:1000]
+		e.Message = strings.ToValidUTF8(e.Message[:1000], "")
 	}
 	return e
 }

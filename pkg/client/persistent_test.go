@@ -270,3 +270,17 @@ func TestPersistentAtStarling(t *testing.T) {
 		t.Errorf("without an address: %v", err)
 	}
 }
+
+func FuzzAnswers(f *testing.F) {
+	f.Add(500, []byte("caused: errCode: 400, errMsg: x"))
+	f.Add(200, []byte(`{"code":20004,"message":"m","data":"d"}`))
+	f.Add(403, []byte(`{"status":403,"message":null}`))
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		if e := httpRefusal(status, body); e == nil && status != 200 || e != nil && len(e.Message) > 1000 {
+			t.Errorf("status %d: %v", status, e)
+		}
+		if token, ttl, err := readToken(body); err == nil && (token == "" || ttl <= 0 || ttl > maxTTL) {
+			t.Errorf("token %q for %v", token, ttl)
+		}
+	})
+}

@@ -76,6 +76,7 @@ type servers struct {
 	web      *web
 	log      *slog.Logger
 	kick     chan struct{} // room for one: resolve soon
+	ended    chan struct{} // closed when nothing is resolved any more
 
 	mu      sync.Mutex
 	entries []entry
@@ -97,7 +98,7 @@ type servers struct {
 func newServers(cfg *Config, dial func(ctx context.Context, addr string) (net.Conn, error), resolver *net.Resolver, log *slog.Logger) (*servers, error) {
 	s := &servers{
 		offset: cmp.Or(cfg.GRPCPortOffset, defaultOffset), https: cfg.TLS != nil, resolver: cmp.Or(resolver, net.DefaultResolver),
-		web: newWeb(cfg, dial), log: log, kick: make(chan struct{}, 1),
+		web: newWeb(cfg, dial), log: log, kick: make(chan struct{}, 1), ended: make(chan struct{}),
 		found: make(map[entry][]server), failed: make(map[string]error), gone: make(map[netip.AddrPort]time.Time), change: make(chan struct{}),
 	}
 	switch {
@@ -236,7 +237,10 @@ func (s *servers) start(ctx context.Context, wg *sync.WaitGroup) {
 	if s.endpoint == "" && !slices.ContainsFunc(s.entries, entry.moves) {
 		return // nothing will ever change
 	}
-	wg.Go(func() { s.resolve(ctx) })
+	wg.Go(func() {
+		defer close(s.ended)
+		s.resolve(ctx)
+	})
 }
 
 // moves reports whether its addresses have to be asked for.
@@ -667,6 +671,8 @@ func (s *servers) forHTTP(ctx context.Context) ([]server, error) {
 		}
 		select {
 		case <-change:
+		case <-s.ended:
+			return nil, ErrClosed
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", why, context.Cause(ctx))
 		}

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -514,7 +516,7 @@ func TestFilesAreWhole(t *testing.T) {
 	c := openCache(t.TempDir(), "", log)
 	id := ServiceID{"g", "order"}
 	lists := []stored{{}, {}}
-	for n := range 2000 {
+	for n := range 400 {
 		lists[n%2].instances = append(lists[n%2].instances, instance("10.0.0.1", n))
 	}
 	if err := writeList(c.dir, id, lists[0]); err != nil {
@@ -523,14 +525,14 @@ func TestFilesAreWhole(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for n := range 200 {
+		for n := range 100 {
 			if err := writeList(c.dir, id, lists[n%2]); err != nil {
 				t.Error(err)
 			}
 		}
 	}()
 	for reads := 0; ; reads++ {
-		if got := c.load()[id].instances; len(got) != 1000 || got[999].Port-got[0].Port != 1998 {
+		if got := c.load()[id].instances; len(got) != 200 || got[199].Port-got[0].Port != 398 {
 			t.Fatalf("read %d has %d instances", reads, len(got))
 		}
 		select {
@@ -566,6 +568,61 @@ func TestFilesAreWhole(t *testing.T) {
 	if w := book.warnings(); len(w) > 0 {
 		t.Error(w)
 	}
+}
+
+// C-7: the same with a process that is killed while it writes.
+func TestKilledWriter(t *testing.T) {
+	dir := os.Getenv("STARLING_TEST_WRITER")
+	id := ServiceID{"g", "order"}
+	if dir != "" { // the process
+		log, _ := newLogbook()
+		c := openCache(dir, "", log)
+		for n := 0; ; n++ {
+			s := stored{instances: make([]Instance, 1000)}
+			for i := range s.instances {
+				s.instances[i] = instance("10.0.0.1", i)
+				s.instances[i].Weight = float64(n)
+			}
+			if err := writeList(c.dir, id, s); err != nil {
+				panic(err)
+			}
+		}
+	}
+	dir = t.TempDir()
+	log, book := newLogbook()
+	c := openCache(dir, "", log)
+	unfinishedLeft := 0
+	for range 6 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
+		cmd.Env = append(os.Environ(), "STARLING_TEST_WRITER="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(c.dir, listFile(id))
+		before, _ := os.Stat(path)
+		written := func() bool {
+			now, err := os.Stat(path)
+			return err == nil && (before == nil || now.ModTime().After(before.ModTime()))
+		}
+		for deadline := time.Now().Add(20 * time.Second); !written(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("nothing is written")
+			}
+		}
+		time.Sleep(rand.N(20 * time.Millisecond))
+		cmd.Process.Kill()
+		cmd.Wait()
+		got := c.load()[id].instances
+		if len(got) != 1000 || got[0].Weight != got[999].Weight {
+			t.Fatalf("%d instances are left", len(got))
+		}
+		left, _ := filepath.Glob(filepath.Join(c.dir, "new-*"))
+		unfinishedLeft = max(unfinishedLeft, len(left))
+	}
+	if w := book.warnings(); len(w) > 0 {
+		t.Error(w)
+	}
+	t.Logf("%d of 6 were killed while writing", unfinishedLeft)
 }
 
 // D-1: one identity, one instance; the last one counts.
