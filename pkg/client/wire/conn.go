@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/starling-registry/starling/pkg/nacos"
@@ -37,12 +39,21 @@ type Options struct {
 	Addr     string
 	GRPCPort int
 
+	// TLS encrypts, where it is not nil; without a ServerName the host of Addr
+	// must be in the server's certificate.
+	TLS *tls.Config
+
 	// Version, Tenant and Labels introduce the client; they change nothing
 	// that a naming server does. Labels are added to the usual ones.
 	Version string // default Version
 	Tenant  string // a namespace
 	Labels  map[string]string
-	Headers map[string]string // sent with every request: credentials, app name
+	// Abilities are what the client understands beyond the usual, as
+	// "fuzzyWatch"; see [Conn.Has] for the server's.
+	Abilities map[string]bool
+
+	// Headers go with every request: credentials, app name.
+	Headers map[string]string
 
 	// Push takes a message of the server that is not about the connection
 	// itself: NotifySubscriberRequest and types that this package does not
@@ -50,9 +61,13 @@ type Options struct {
 	// message at a time and in their order; what it needs, later messages and
 	// the acknowledgement wait for, and a server closes a connection that
 	// acknowledges nothing for long. The message is acknowledged when it
-	// returns, as a success if with nil. The payload and its bytes belong to
-	// it. It must not call Close. Nil: messages are acknowledged and dropped.
+	// returns, as a success if with nil, and with [ErrNoHandler] as something
+	// that the client does not know. The payload and its bytes belong to it. It
+	// must not call Close. Nil: messages are acknowledged and dropped.
 	Push func(*nacos.Payload) error
+	// Pushed is called on the same goroutine after the acknowledgement of what
+	// Push took has been sent, or could not be.
+	Pushed func()
 	// Reset says that the server asks to connect to another one, or (host
 	// empty) to any other. Port is that server's main port. It is called as
 	// Push is; the connection goes on until it is closed by either side.
@@ -103,8 +118,13 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// ErrClosed is the reason of a connection that was closed by [Conn.Close].
-var ErrClosed = errors.New("connection closed by this side")
+var (
+	// ErrClosed is the reason of a connection that was closed by [Conn.Close].
+	ErrClosed = errors.New("connection closed by this side")
+	// ErrNoHandler is what Options.Push says of a type that it does not know: the
+	// server gets an ErrorResponse.
+	ErrNoHandler = errors.New("no handler for this type of request")
+)
 
 // An Error is a refusal of the server.
 type Error struct {
@@ -131,7 +151,9 @@ type Conn struct {
 
 	acked     chan struct{} // closed when the server says that it has set up the connection
 	ackedOnce sync.Once
-	active    atomic.Int64 // time of the last word from the server, nanoseconds since start
+	abilities map[string]bool        // of the server; constant when acked is closed
+	local     atomic.Pointer[string] // this side's address, once the transport stands
+	active    atomic.Int64           // time of the last word from the server, nanoseconds since start
 	start     time.Time
 
 	sendMu sync.Mutex // one sender on the stream at a time; held while it has no credit
@@ -159,14 +181,24 @@ func Dial(ctx context.Context, opts Options) (*Conn, error) {
 func (c *Conn) connect(ctx context.Context) error {
 	var dialled atomic.Bool
 	var err error
+	security := insecure.NewCredentials()
+	if c.opts.TLS != nil {
+		security = credentials.NewTLS(c.opts.TLS)
+	}
 	c.cc, err = grpc.NewClient("passthrough:///"+c.opts.Addr,
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if dialled.Swap(true) {
 				return nil, errors.New("the connection has ended")
 			}
-			return c.opts.DialContext(ctx, addr)
+			transport, err := c.opts.DialContext(ctx, addr)
+			if err == nil {
+				if host, _, err := net.SplitHostPort(transport.LocalAddr().String()); err == nil {
+					c.local.Store(&host)
+				}
+			}
+			return transport, err
 		}),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(security),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(nacos.Codec{}), grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
 	)
@@ -178,7 +210,7 @@ func (c *Conn) connect(ctx context.Context) error {
 		ConnectionID string `json:"connectionId"`
 		Negotiates   bool   `json:"supportAbilityNegotiation"`
 	}
-	answer, err := c.Request(ctx, nacos.TypeServerCheckRequest, []byte(`{"headers":{},"module":"internal"}`))
+	answer, err := c.request(ctx, nacos.TypeServerCheckRequest, c.opts.Headers, []byte(`{"headers":{},"module":"internal"}`))
 	if err != nil {
 		return err
 	}
@@ -205,9 +237,11 @@ func (c *Conn) connect(ctx context.Context) error {
 func (c *Conn) setup() []byte {
 	labels := map[string]string{"source": "sdk", "module": "naming"}
 	maps.Copy(labels, c.opts.Labels)
+	abilities := map[string]bool{}
+	maps.Copy(abilities, c.opts.Abilities)
 	// The ability table asks for a SetupAckRequest, be it an empty one.
 	body, err := json.Marshal(map[string]any{
-		"headers": struct{}{}, "clientVersion": c.opts.Version, "tenant": c.opts.Tenant, "labels": labels, "abilityTable": struct{}{}, "module": "internal",
+		"headers": struct{}{}, "clientVersion": c.opts.Version, "tenant": c.opts.Tenant, "labels": labels, "abilityTable": abilities, "module": "internal",
 	})
 	if err != nil {
 		panic("BUG: strings cannot be encoded: " + err.Error())
@@ -235,7 +269,7 @@ func (c *Conn) waitSetup(ctx context.Context, negotiates bool) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-poll:
-			if _, err := c.request(ctx, nacos.TypeHealthCheckRequest, healthCheck); err == nil {
+			if _, err := c.request(ctx, nacos.TypeHealthCheckRequest, c.opts.Headers, healthCheck); err == nil {
 				return nil
 			}
 		}
@@ -244,6 +278,25 @@ func (c *Conn) waitSetup(ctx context.Context, negotiates bool) error {
 
 // ID is the server's name for the connection.
 func (c *Conn) ID() string { return c.id }
+
+// LocalIP is this side's address as the transport has it, "" if it has none.
+func (c *Conn) LocalIP() string {
+	if ip := c.local.Load(); ip != nil {
+		return *ip
+	}
+	return ""
+}
+
+// Has reports whether the server has announced an ability, as "fuzzyWatch" or
+// "supportPersistentInstanceByGrpc". Servers before 2.3 announce none.
+func (c *Conn) Has(ability string) bool {
+	select {
+	case <-c.acked:
+		return c.abilities[ability]
+	default:
+		return false
+	}
+}
 
 // Done is closed when the connection has ended; Err then says why.
 func (c *Conn) Done() <-chan struct{} { return c.ctx.Done() }
@@ -281,21 +334,26 @@ func (c *Conn) fail(why error) {
 // says that the server does not know it. The body must not be changed before
 // Request returns; the response and its bytes belong to the caller.
 func (c *Conn) Request(ctx context.Context, typ string, body []byte) (*nacos.Payload, error) {
-	p, err := c.request(ctx, typ, body)
+	return c.RequestWith(ctx, c.opts.Headers, typ, body)
+}
+
+// RequestWith is Request with these headers instead of those of the options.
+func (c *Conn) RequestWith(ctx context.Context, headers map[string]string, typ string, body []byte) (*nacos.Payload, error) {
+	p, err := c.request(ctx, typ, headers, body)
 	if refused, ok := errors.AsType[*Error](err); ok && refused.Code == nacos.CodeUnregistered {
 		c.fail(err)
 	}
 	return p, err
 }
 
-func (c *Conn) request(ctx context.Context, typ string, body []byte) (*nacos.Payload, error) {
+func (c *Conn) request(ctx context.Context, typ string, headers map[string]string, body []byte) (*nacos.Payload, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
 		defer cancel()
 	}
 	answer := new(nacos.Payload)
-	if err := c.cc.Invoke(ctx, "/"+nacos.RequestService+"/request", &nacos.Payload{Type: typ, Headers: c.opts.Headers, Body: body}, answer); err != nil {
+	if err := c.cc.Invoke(ctx, "/"+nacos.RequestService+"/request", &nacos.Payload{Type: typ, ClientIP: c.LocalIP(), Headers: headers, Body: body}, answer); err != nil {
 		if why := c.Err(); why != nil {
 			err = why
 		}
@@ -347,9 +405,19 @@ func (c *Conn) receive() {
 		c.touch()
 		id := requestID(p.Body)
 		var err error
+		var pushed func()
 		switch p.Type {
 		case nacos.TypeSetupAckRequest: // is not answered
-			c.ackedOnce.Do(func() { close(c.acked) })
+			c.ackedOnce.Do(func() {
+				var ack struct {
+					Abilities map[string]bool `json:"abilityTable"`
+				}
+				if err := json.Unmarshal(p.Body, &ack); err != nil {
+					c.opts.Logger.Debug("abilities of the server cannot be decoded", "server", c.opts.Addr, "error", err)
+				}
+				c.abilities = ack.Abilities
+				close(c.acked)
+			})
 			continue
 		case nacos.TypeClientDetectionRequest:
 		case nacos.TypeConnectResetRequest:
@@ -372,8 +440,13 @@ func (c *Conn) receive() {
 			if c.opts.Push != nil {
 				err = c.opts.Push(p)
 			}
+			pushed = c.opts.Pushed
 		}
-		if err := c.send(acknowledgement(p.Type, id, err)); err != nil {
+		err = c.send(acknowledgement(p.Type, id, err))
+		if pushed != nil {
+			pushed()
+		}
+		if err != nil {
 			c.fail(fmt.Errorf("acknowledge %s: %w", p.Type, err))
 			return
 		}
@@ -384,13 +457,20 @@ func (c *Conn) receive() {
 // message by its id alone.
 func acknowledgement(typ, id string, failed error) *nacos.Payload {
 	b := append(make([]byte, 0, 80+len(id)), `{"resultCode":200,"errorCode":0`...)
+	answer := strings.TrimSuffix(typ, "Request") + "Response"
+	switch {
+	case typ == nacos.TypeFuzzyWatchSyncRequest: // a server of Nacos knows no other answer to it
+		answer = strings.TrimSuffix(nacos.TypeFuzzyWatchChangeNotifyRequest, "Request") + "Response"
+	case errors.Is(failed, ErrNoHandler):
+		answer = nacos.TypeErrorResponse
+	}
 	if failed != nil {
 		b = append(b[:0], `{"resultCode":500,"errorCode":500,"message":`...)
 		b = nacos.AppendString(b, failed.Error())
 	}
 	b = nacos.AppendString(append(b, `,"requestId":`...), id)
 	b = strconv.AppendBool(append(b, `,"success":`...), failed == nil)
-	return &nacos.Payload{Type: strings.TrimSuffix(typ, "Request") + "Response", Body: append(b, '}')}
+	return &nacos.Payload{Type: answer, Body: append(b, '}')}
 }
 
 // requestID finds the id of a message. It stands near the beginning, so that a
@@ -430,7 +510,7 @@ func (c *Conn) healthLoop() {
 			t.Reset(rest)
 			continue
 		}
-		if _, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, healthCheck); err != nil {
+		if _, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, c.opts.Headers, healthCheck); err != nil {
 			c.fail(fmt.Errorf("health check: %w", err))
 			return
 		}
