@@ -296,7 +296,7 @@ func (l *link) connect(to server) (*session, error) {
 	cfg := &l.c.cfg
 	opts := wire.Options{
 		Addr: net.JoinHostPort(to.host, strconv.Itoa(to.main)), GRPCPort: to.grpc,
-		TLS: cfg.TLS, Tenant: cfg.Namespace, Abilities: map[string]bool{"fuzzyWatch": true},
+		TLS: cfg.TLS, Tenant: cfg.Namespace, Abilities: map[string]bool{abilityFuzzy: true},
 		Labels:         map[string]string{"AppName": orUnknown(cfg.AppName), "tls.enable": strconv.FormatBool(cfg.TLS != nil)},
 		Push:           func(p *nacos.Payload) error { return l.c.takePush(s, p) },
 		Pushed:         func() { l.c.tellPushed(s) },
@@ -396,5 +396,5 @@ func repeatable(err error) bool {
 		}
 		return false
 	}
-	return !errors.Is(err, ErrUnauthorized) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrClosed)
+	return !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrUnauthorized) && !errors.Is(err, ErrInvalid) && !errors.Is(err, ErrClosed)
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 )
@@ -178,7 +177,7 @@ func (r *reconciler) do(t *task, s *session) {
 	case err != nil && s.live() && !t.again:
 		t.failures++
 		d := min(time.Second<<min(t.failures-1, 10), maxBackoff)
-		if refused, ok := errors.AsType[*ServerError](err); ok && !repeatable(refused) {
+		if !repeatable(err) {
 			d = maxBackoff // it will not like it better in a second
 		}
 		t.notBefore = time.Now().Add(jitter(d))

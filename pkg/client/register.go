@@ -486,7 +486,7 @@ func (l *Lease) persist(ctx context.Context, r Registration, remove bool) error 
 	if err != nil {
 		return err
 	}
-	if s.conn.Has("supportPersistentInstanceByGrpc") {
+	if s.conn.Has(abilityPersistent) {
 		op := nacos.OpRegister
 		if remove {
 			op = nacos.OpDeregister

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,6 +27,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		go func() { // ends when all others have
 			c.deregisterAll(ctx)
 			c.end()
+			c.closeWatchers()
 			err := c.disk.close(ctx)
 			c.mu.Lock()
 			c.stopped = true
@@ -55,6 +57,29 @@ func (c *Client) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	return c.Shutdown(ctx)
+}
+
+// closeWatchers takes them off the contexts that they were made with.
+func (c *Client) closeWatchers() {
+	c.services.each(func(e *svc) {
+		e.mu.Lock()
+		watchers := slices.Clone(e.watchers)
+		e.mu.Unlock()
+		for _, w := range watchers {
+			w.Close()
+		}
+	})
+	c.fuzzy.mu.Lock()
+	var watchers []*ServiceWatcher
+	for _, f := range c.fuzzy.all {
+		f.mu.Lock()
+		watchers = append(watchers, f.watchers...)
+		f.mu.Unlock()
+	}
+	c.fuzzy.mu.Unlock()
+	for _, w := range watchers {
+		w.Close()
+	}
 }
 
 func (c *Client) deregisterAll(ctx context.Context) {
