@@ -212,9 +212,6 @@ func (c *Client) setFailover(on bool, lists map[ServiceID]stored) {
 func (e *svc) want() {
 	e.mu.Lock()
 	was := e.wanted.Swap(true)
-	if !was {
-		e.lastUsed = time.Now()
-	}
 	e.mu.Unlock()
 	if !was {
 		e.c.work.mark(&e.sub)
@@ -234,10 +231,7 @@ func (e *svc) subscription() *attempt {
 		a = &attempt{done: make(chan struct{})}
 		e.attempt = a
 	}
-	was := e.wanted.Swap(true)
-	if !was {
-		e.lastUsed = time.Now()
-	}
+	e.wanted.Store(true)
 	e.mu.Unlock()
 	e.c.work.mark(&e.sub)
 	return a

@@ -83,6 +83,10 @@ func (c *Client) watch(ctx context.Context, service string, fn func(Event), opts
 	e.mu.Lock()
 	e.watchers = append(e.watchers, w)
 	e.mu.Unlock()
+	if ctx.Err() != nil {
+		w.Close()
+		return w, nil
+	}
 	e.want()
 	w.mark()
 	w.mu.Lock()

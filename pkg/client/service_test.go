@@ -1,0 +1,243 @@
+package client
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/starling-registry/starling/pkg/nacos"
+)
+
+// Stamps order the lists of one connection, and say nothing about those of
+// another (C-4, G-10, S000-11).
+func TestOrderOfLists(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		wantEvent(t, w, "first [1.1.1.1] +[1.1.1.1] -[] ~[]")
+		r := f.only()
+		r.pushInfo(infoOf(order, 5_000_000, []host{inst("1.1.1.2")}))
+		wantEvent(t, w, "[1.1.1.2] +[1.1.1.2] -[1.1.1.1] ~[]")
+		r.pushInfo(infoOf(order, 4_999_999, []host{inst("1.1.1.3")}))
+		wantNone(t, w, time.Second)
+		if got := instances(t, c, "order"); got != "1.1.1.2" {
+			t.Errorf("an older list was taken: %s", got)
+		}
+		r.pushInfo(infoOf(order, 5_000_000, []host{inst("1.1.1.4")})) // as old: content decides
+		wantEvent(t, w, "[1.1.1.4] +[1.1.1.4] -[1.1.1.2] ~[]")
+
+		f.drop() // and the server's clock is far behind
+		ev := next(t, w, 10*time.Second)
+		if told(ev) != "[1.1.1.1] +[1.1.1.1] -[1.1.1.4] ~[]" || ev.First {
+			t.Error(told(ev))
+		}
+		at := time.Now()
+		time.Sleep(time.Second)
+		f.set(order, inst("1.1.1.1"))
+		settle()
+		if snap, err := c.Snapshot(t.Context(), "order"); err != nil || snap.AsOf.Sub(at) != time.Second { // C-6
+			t.Errorf("an equal list does not make it younger: %v, %v", snap.AsOf.Sub(at), err)
+		}
+	})
+}
+
+// KeepLast keeps a list that is worth it (C-2, C-5, S000-27); without it nothing
+// is kept (G-9).
+func TestKeepLast(t *testing.T) {
+	bad := map[string]string{
+		"empty":     `[]`,
+		"unhealthy": `[{"ip":"2.2.2.2","port":1,"healthy":false}]`,
+		"no weight": `[{"ip":"2.2.2.2","port":1,"weight":0}]`,
+	}
+	for what, hosts := range bad {
+		for _, keep := range []bool{false, true} {
+			for _, all := range []bool{false, true} {
+				run(t, func(t *testing.T, s *scene) {
+					f := s.server("10.0.0.1")
+					f.set(order, inst("1.1.1.1"))
+					c := s.client(Config{KeepLast: keep})
+					w := watch(t, c, "order")
+					next(t, w, time.Second)
+					f.only().pushInfo(`{"name":"order","groupName":"DEFAULT_GROUP","lastRefTime":9000000,"allIps":` + fmt.Sprint(all) + `,"hosts":` + hosts + `}`)
+					settle()
+					kept := instances(t, c, "order") == "1.1.1.1"
+					if want := keep && !all; kept != want {
+						t.Errorf("%s, KeepLast %v, allIps %v: kept %v", what, keep, all, kept)
+					} else if kept {
+						wantNone(t, w, time.Second)
+					} else {
+						next(t, w, time.Second)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Messages that make no sense change nothing and end nothing; what the client does
+// not know it says (N-16, C-1, C-2, S000-26).
+func TestOddPushes(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		r := f.only()
+		for n, p := range []struct{ typ, body, answer string }{
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"0","serviceInfo":{"name":"","hosts":[]}}`, `"success":true`},
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"1","serviceInfo":{"name":"unknown","hosts":[]}}`, `"success":true`},
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"2","serviceInfo":{"name":"order","lastRefTime":9000000}}`, `"success":true`},
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"3","serviceInfo":{"name":"order","hosts":null}}`, `"success":true`},
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"4"}`, `"success":false`},
+			{nacos.TypeNotifySubscriberRequest, `{"requestId":"5","serviceInfo":{"name":"order","hosts":{}}}`, `"success":false`},
+			{nacos.TypeNotifySubscriberRequest, `garbage`, `"success":false`},
+			{nacos.TypeClientDetectionRequest, `{"requestId":"7"}`, `"success":true`},
+			{"NeverHeardOfRequest", `{"requestId":"8"}`, `"success":false`},
+			{nacos.TypeFuzzyWatchSyncRequest, `{"requestId":"9","groupKeyPattern":"public>>g>>*"}`, `"success":true`},
+			{nacos.TypeFuzzyWatchChangeNotifyRequest, `{"requestId":"10","serviceKey":"x"}`, `"success":true`},
+		} {
+			r.push(p.typ, []byte(p.body))
+			settle()
+			f.mu.Lock()
+			if len(r.acks) != n+1 || !strings.Contains(r.acks[n].body, p.answer) || p.body[0] == '{' && !strings.Contains(r.acks[n].body, fmt.Sprintf(`"requestId":"%d"`, n)) {
+				t.Errorf("%s: %+v", p.body, r.acks[min(n, len(r.acks)-1):])
+			} else if unknown := p.typ == "NeverHeardOfRequest"; unknown != (r.acks[n].typ == nacos.TypeErrorResponse) {
+				t.Errorf("%s: answered by %s", p.typ, r.acks[n].typ)
+			}
+			f.mu.Unlock()
+		}
+		wantNone(t, w, time.Second)
+		// C-1: both spellings of the name.
+		r.pushInfo(`{"name":"DEFAULT_GROUP@@order","lastRefTime":9000000,"hosts":[{"ip":"1.1.1.2","port":80}]}`)
+		wantEvent(t, w, "[1.1.1.2] +[1.1.1.2] -[1.1.1.1] ~[]")
+		if got := instances(t, c, "order"); got != "1.1.1.2" || s.dials != 1 {
+			t.Error(got, s.dials)
+		}
+	})
+}
+
+// The same function takes what a poll finds (S000-30), 60 s after the last word
+// (P-3, P-5, P-6, S000-13, S000-16).
+func TestPoll(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		start := time.Now()
+		f.noPush = true
+		f.set(order, inst("1.1.1.1"))
+		wantEvent(t, watchFor(t, w, 73*time.Second), "[1.1.1.1] +[1.1.1.1] -[] ~[]")
+		if took := time.Since(start); took < 48*time.Second {
+			t.Errorf("polled after %v", took)
+		}
+		f.noPush = false
+		time.Sleep(30 * time.Second)
+		f.set(order, inst("1.1.1.2")) // pushes hold polls off
+		start = time.Now()
+		n := f.count(nacos.TypeServiceQueryRequest, "")
+		time.Sleep(47 * time.Second)
+		if got := f.count(nacos.TypeServiceQueryRequest, ""); got != n {
+			t.Error("polled though a push came")
+		}
+		time.Sleep(26 * time.Second)
+		if got := f.count(nacos.TypeServiceQueryRequest, ""); got != n+1 {
+			t.Errorf("%d polls within 73 s of a push", got-n)
+		}
+	})
+}
+
+func watchFor(t *testing.T, w *Watcher, d time.Duration) *Watcher {
+	t.Helper()
+	deadline := time.Now().Add(d)
+	for time.Now().Before(deadline) && len(w.wake) == 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return w
+}
+
+// Failed polls back off, 2ⁿ s up to 60 s (P-7, P-8, S000-18); an empty list is no
+// failure, and without a connection nobody polls (P-15).
+func TestPollBacksOff(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		f.setScript(func(_ *remote, typ string, _ []byte) *nacos.Payload {
+			if typ == nacos.TypeServiceQueryRequest {
+				return refuse(nacos.TypeErrorResponse, 400)
+			}
+			return nil
+		})
+		time.Sleep(8 * time.Minute)
+		polls := f.requests(nacos.TypeServiceQueryRequest, "")
+		want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}
+		for n := range want {
+			if n+1 >= len(polls) {
+				t.Fatalf("only %d polls", len(polls))
+			}
+			gap := polls[n+1].at.Sub(polls[n].at)
+			if d := want[n] * time.Second; gap < d*8/10 || gap > d*12/10+keepAtLeast {
+				t.Errorf("poll %d after %v, want about %v", n+2, gap, d)
+			}
+		}
+		f.setScript(nil)
+		time.Sleep(2 * time.Minute)
+		n := f.count(nacos.TypeServiceQueryRequest, "")
+		time.Sleep(10 * time.Minute)
+		if got := f.count(nacos.TypeServiceQueryRequest, "") - n; got < 8 || got > 13 {
+			t.Errorf("%d polls of an empty service in 10 minutes", got)
+		}
+		f.kill()
+		n = f.count(nacos.TypeServiceQueryRequest, "")
+		time.Sleep(10 * time.Minute)
+		if got := f.count(nacos.TypeServiceQueryRequest, "") - n; got != 0 {
+			t.Errorf("%d polls without a connection", got)
+		}
+	})
+	run(t, func(t *testing.T, s *scene) { // P-1
+		f := s.server("10.0.0.1")
+		c := s.client(Config{PollInterval: -1})
+		next(t, watch(t, c, "order"), time.Second)
+		time.Sleep(time.Hour)
+		if n := f.count(nacos.TypeServiceQueryRequest, ""); n != 0 {
+			t.Errorf("%d polls", n)
+		}
+	})
+}
+
+// Polls of all services together are bounded (P-12), and so are subscriptions in
+// flight (R-8).
+func TestManyServices(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		c := s.client(Config{})
+		const services = 3000
+		for n := range services {
+			if _, err := c.WatchFunc(t.Context(), fmt.Sprint("s", n), func(Event) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(4 * time.Minute)
+		if n := f.count(nacos.TypeSubscribeServiceRequest, ""); n != services {
+			t.Errorf("%d subscriptions", n)
+		}
+		bySecond := map[int64]int{}
+		for _, a := range f.requests(nacos.TypeServiceQueryRequest, "") {
+			bySecond[a.at.Unix()]++
+		}
+		if len(bySecond) < 100 {
+			t.Errorf("polls in %d seconds only", len(bySecond))
+		}
+		for _, n := range bySecond {
+			if n > 2*maxPollsPerSecond {
+				t.Errorf("%d polls in one second", n)
+			}
+		}
+	})
+}
