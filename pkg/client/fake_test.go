@@ -30,6 +30,7 @@ type scene struct {
 	mu      sync.Mutex
 	servers map[string]*fake // by host
 	dials   int
+	wrap    func(net.Conn) net.Conn // what the client gets
 	logs    strings.Builder
 	port    int
 }
@@ -68,12 +69,16 @@ func (s *scene) dial(ctx context.Context, addr string) (net.Conn, error) {
 	f := s.servers[host]
 	s.dials++
 	s.port++
-	port := s.port
+	port, wrap := s.port, s.wrap
 	s.mu.Unlock()
 	if f == nil {
 		return nil, errors.New("connection refused")
 	}
-	return f.accept(ctx, port)
+	conn, err := f.accept(ctx, port)
+	if err == nil && wrap != nil {
+		conn = wrap(conn)
+	}
+	return conn, err
 }
 
 // client is closed at the end of the test, if the test has not done so.

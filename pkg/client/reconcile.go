@@ -43,7 +43,8 @@ type reconciler struct {
 	tasks   map[*task]struct{}
 	queue   [2][]*task // in order: registrations, all else
 	waiting map[*task]struct{}
-	flying  int
+	flying  [2]int
+	fresh   bool // a new session has not been told all registrations yet
 	idle    chan struct{} // closed and replaced when a task has ended
 }
 
@@ -114,10 +115,11 @@ func (r *reconciler) run() {
 			r.mu.Lock()
 			if s.epoch != epoch || swept {
 				r.sweepLocked(s.epoch, s.epoch != epoch)
+				r.fresh = r.fresh || s.epoch != epoch
 				epoch = s.epoch
 			}
 			next = r.startLocked(s)
-			backlog := len(r.queue[0]) + len(r.queue[1]) + len(r.waiting) + r.flying
+			backlog := len(r.queue[0]) + len(r.queue[1]) + len(r.waiting) + r.flying[0] + r.flying[1]
 			r.mu.Unlock()
 			if swept {
 				r.c.metrics.Cached(r.c.services.len(), backlog)
@@ -146,7 +148,7 @@ func (r *reconciler) startLocked(s *session) time.Duration {
 		}
 	}
 	for n := range r.queue {
-		for len(r.queue[n]) > 0 && r.flying < maxInFlight {
+		for len(r.queue[n]) > 0 && r.flying[0]+r.flying[1] < maxInFlight && !(n == 1 && r.fresh) {
 			t := r.queue[n][0]
 			r.queue[n] = r.queue[n][1:]
 			t.queued = false
@@ -154,13 +156,14 @@ func (r *reconciler) startLocked(s *session) time.Duration {
 				continue
 			}
 			t.running, t.again = true, false
-			r.flying++
+			r.flying[n]++
 			if !r.c.spawn(func() { r.do(t, s) }) {
 				t.running = false
-				r.flying--
+				r.flying[n]--
 				return next
 			}
 		}
+		r.fresh = r.fresh && len(r.queue[0])+r.flying[0] > 0
 	}
 	return next
 }
@@ -170,7 +173,11 @@ func (r *reconciler) do(t *task, s *session) {
 	needs := t.needs(s.epoch)
 	r.mu.Lock()
 	t.running = false
-	r.flying--
+	if t.late {
+		r.flying[1]--
+	} else {
+		r.flying[0]--
+	}
 	_, known := r.tasks[t]
 	switch {
 	case !known:

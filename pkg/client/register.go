@@ -97,7 +97,7 @@ func (c *Client) RegisterSet(ctx context.Context, service string, rs []Registrat
 		return l.registerPersistent(ctx, rs, o.async)
 	}
 	l.pub = c.publication(id)
-	version := l.pub.put(l, rs)
+	version, _ := l.pub.put(l, rs)
 	if o.async {
 		return l, nil
 	}
@@ -213,9 +213,17 @@ func (c *Client) publication(id ServiceID) *publication {
 	return p
 }
 
-// put makes these the lease's instances, and returns the version that has them.
-func (p *publication) put(l *Lease, rs []Registration) uint64 {
+// put makes these the lease's instances, unless it has ended, and returns the
+// version that has them.
+func (p *publication) put(l *Lease, rs []Registration) (version uint64, ok bool) {
 	p.mu.Lock()
+	l.mu.Lock() // after p.mu
+	ended := l.closed
+	l.mu.Unlock()
+	if ended {
+		p.mu.Unlock()
+		return 0, false
+	}
 	p.members = slices.DeleteFunc(p.members, func(m *member) bool { return m.lease == l })
 	for _, r := range rs {
 		p.members = slices.DeleteFunc(p.members, func(m *member) bool { return sameAddress(&m.Registration, &r) })
@@ -224,14 +232,15 @@ func (p *publication) put(l *Lease, rs []Registration) uint64 {
 		p.members = append(p.members, &member{r, l})
 	}
 	p.version++
-	v := p.version
+	version = p.version
 	p.mu.Unlock()
 	p.c.work.mark(&p.task)
-	return v
+	return version, true
 }
 
-// remove takes the lease's instances away. Of the others none must go with them:
-// see publish.
+// remove takes the lease's instances away, and returns the version without them,
+// 0 if there is nothing to wait for. Of the others none must go with them: see
+// publish.
 func (p *publication) remove(l *Lease) uint64 {
 	p.mu.Lock()
 	n := len(p.members)
@@ -239,10 +248,10 @@ func (p *publication) remove(l *Lease) uint64 {
 	if len(p.members) != n {
 		p.version++
 	}
-	if len(p.members) == 0 && !p.present { // no server has heard of any
-		p.acked = p.version
-	}
 	v := p.version
+	if !p.present { // no server has heard of any
+		v = 0
+	}
 	p.mu.Unlock()
 	p.c.work.mark(&p.task)
 	return v
@@ -437,7 +446,11 @@ func (l *Lease) Update(ctx context.Context, f func(*Registration)) error {
 	if l.pub == nil {
 		return l.updatePersistent(ctx, before, rs)
 	}
-	err := l.pub.wait(ctx, l.pub.put(l, rs))
+	version, ok := l.pub.put(l, rs)
+	if !ok {
+		return ErrClosed
+	}
+	err := l.pub.wait(ctx, version)
 	if err == nil {
 		return nil
 	}
