@@ -272,7 +272,10 @@ func (f *fake) stream(st grpc.ServerStream) error {
 		f.mu.Lock()
 		delete(f.sessions, r.id)
 		f.mu.Unlock()
-		for name := range r.pubs {
+		f.mu.Lock()
+		pubs := slices.Collect(maps.Keys(r.pubs))
+		f.mu.Unlock()
+		for _, name := range pubs {
 			f.changed(name)
 		}
 	}()
@@ -442,6 +445,25 @@ func (r *remote) pushInfo(info string) string {
 	return id
 }
 
+// has is what the server knows of the connection now.
+func (r *remote) has() (pubs map[string][]host, subs, fuzzy map[string]bool, acks []asked) {
+	settle()
+	r.f.mu.Lock()
+	defer r.f.mu.Unlock()
+	return maps.Clone(r.pubs), maps.Clone(r.subs), maps.Clone(r.fuzzy), slices.Clone(r.acks)
+}
+
+func (r *remote) subscribed(name string) bool { _, subs, _, _ := r.has(); return subs[name] }
+
+func (r *remote) acked() []asked { _, _, _, acks := r.has(); return acks }
+
+func (f *fake) connections() int {
+	settle()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sessions)
+}
+
 // only is the one connection that there is.
 func (f *fake) only() *remote {
 	f.s.t.Helper()
@@ -474,6 +496,12 @@ func (f *fake) setScript(s func(r *remote, typ string, body []byte) *nacos.Paylo
 
 // count is how many requests of a type there were whose body has a text.
 func (f *fake) count(typ, text string) int { return len(f.requests(typ, text)) }
+
+func (f *fake) all() []asked {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.asked)
+}
 
 func (f *fake) requests(typ, text string) []asked {
 	f.mu.Lock()

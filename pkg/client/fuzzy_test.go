@@ -96,23 +96,20 @@ func TestWatchServices(t *testing.T) {
 			}
 		}
 		r = f.only()
-		if !r.fuzzy[pattern] {
+		if _, _, fuzzy, _ := r.has(); !fuzzy[pattern] {
 			t.Error("not watched on the new connection")
 		}
 		f.fuzzySync(r, nacos.SyncDiff, pattern, "-public@@g@@orange", "public@@g@@order")
 		want("first=false [g@@orbit g@@order] +[g@@order] -[g@@orange]")
-		settle()
-		f.mu.Lock()
-		for _, a := range r.acks {
+		for _, a := range r.acked() {
 			if a.typ != "NamingFuzzyWatchChangeNotifyResponse" {
 				t.Error(a.typ)
 			}
 		}
-		f.mu.Unlock()
 
 		w.Close()
 		w2.Close()
-		if settle(); r.fuzzy[pattern] || len(c.fuzzy.all) != 0 {
+		if _, _, fuzzy, _ := r.has(); fuzzy[pattern] || len(c.fuzzy.all) != 0 {
 			t.Error("watched though nobody watches")
 		}
 		if _, err := w.Next(t.Context()); !errors.Is(err, ErrClosed) {

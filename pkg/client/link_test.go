@@ -82,7 +82,7 @@ func TestFailoverToAnotherServer(t *testing.T) {
 			if got := hostIPs(fakes[now].hosts(order)); now == host || got != "1.1.1.1" {
 				t.Errorf("at %s after %s: %q", now, host, got)
 			}
-			if r := fakes[now].only(); !r.subs[order] {
+			if !fakes[now].only().subscribed(order) {
 				t.Error("not subscribed")
 			}
 			fakes[host] = s.server(host)
@@ -129,15 +129,15 @@ func TestReset(t *testing.T) {
 			if now := hostPart(c.Server()); want(from) != "" && now != want(from) || servers > 1 && now == from || c.State() != Ready {
 				t.Errorf("%s: from %s to %s", body, from, now)
 			}
-			if len(old.acks) == 0 || old.acks[0].typ != "ConnectResetResponse" || !strings.Contains(old.acks[0].body, `"requestId":"7"`) {
-				t.Errorf("%+v", old.acks)
+			if acks := old.acked(); len(acks) == 0 || acks[0].typ != "ConnectResetResponse" || !strings.Contains(acks[0].body, `"requestId":"7"`) {
+				t.Errorf("%+v", acks)
 			}
 			wantNone(t, w, time.Minute)
 			fakes[hostPart(c.Server())].set(order, inst("2.2.2.2"))
 			next(t, w, time.Second)
 			total := 0
 			for _, f := range fakes {
-				total += len(f.sessions)
+				total += f.connections()
 			}
 			if total != 1 {
 				t.Errorf("%d connections", total)
@@ -295,8 +295,8 @@ func TestRestartLoop(t *testing.T) {
 			f = s.server("10.0.0.1")
 		}
 		time.Sleep(10 * time.Second)
-		if n := len(f.only().pubs[order]); n != 20 {
-			t.Errorf("%d registrations", n)
+		if pubs, _, _, _ := f.only().has(); len(pubs[order]) != 20 {
+			t.Errorf("%d registrations", len(pubs[order]))
 		}
 		ev := next(t, w, time.Second)
 		for len(ev.Snapshot.Instances) != 20 {
@@ -403,7 +403,7 @@ func TestSilentServer(t *testing.T) {
 		if n := a.count(nacos.TypeHealthCheckRequest, ""); n < 10 || n > 13 {
 			t.Errorf("%d health checks in a minute", n)
 		}
-		for _, r := range a.asked {
+		for _, r := range a.all() {
 			if r.typ != nacos.TypeHealthCheckRequest && r.typ != nacos.TypeServerCheckRequest {
 				t.Errorf("idle, the client says %s (E-4)", r.typ)
 			}

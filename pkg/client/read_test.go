@@ -342,11 +342,11 @@ func TestIdle(t *testing.T) {
 			instances(t, c, "order")
 		}
 		r := f.only()
-		if !r.subs[order] {
+		if !r.subscribed(order) {
 			t.Error("not subscribed while it is read")
 		}
 		time.Sleep(16 * time.Minute)
-		if settle(); r.subs[order] {
+		if r.subscribed(order) {
 			t.Error("subscribed though nobody reads")
 		}
 		polls := f.count(nacos.TypeServiceQueryRequest, "")

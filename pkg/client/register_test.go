@@ -301,15 +301,15 @@ func TestReconnect(t *testing.T) {
 			if c.State() != Ready {
 				t.Error(c.State())
 			}
-			r := f.only()
-			if len(r.pubs) != n || len(r.subs) != n {
-				t.Errorf("%d publications, %d subscriptions", len(r.pubs), len(r.subs))
+			pubs, subs, _, _ := f.only().has()
+			if len(pubs) != n || len(subs) != n {
+				t.Errorf("%d publications, %d subscriptions", len(pubs), len(subs))
 			}
-			if len(r.pubs[DefaultGroup+"@@s1"]) != 2 {
-				t.Errorf("%+v", r.pubs[DefaultGroup+"@@s1"])
+			if len(pubs[DefaultGroup+"@@s1"]) != 2 {
+				t.Errorf("%+v", pubs[DefaultGroup+"@@s1"])
 			}
 			subscribed := false
-			for _, a := range f.asked {
+			for _, a := range f.all() {
 				switch a.typ {
 				case nacos.TypeSubscribeServiceRequest:
 					subscribed = true

@@ -216,14 +216,14 @@ func TestPollBacksOff(t *testing.T) {
 func TestManyServices(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
-		c := s.client(Config{})
-		const services = 3000
+		c := s.client(Config{PollInterval: 10 * time.Second})
+		const services = 500
 		for n := range services {
 			if _, err := c.WatchFunc(t.Context(), fmt.Sprint("s", n), func(Event) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(4 * time.Minute)
+		time.Sleep(time.Minute)
 		if n := f.count(nacos.TypeSubscribeServiceRequest, ""); n != services {
 			t.Errorf("%d subscriptions", n)
 		}
@@ -231,7 +231,7 @@ func TestManyServices(t *testing.T) {
 		for _, a := range f.requests(nacos.TypeServiceQueryRequest, "") {
 			bySecond[a.at.Unix()]++
 		}
-		if len(bySecond) < 100 {
+		if len(bySecond) < 40 {
 			t.Errorf("polls in %d seconds only", len(bySecond))
 		}
 		for _, n := range bySecond {

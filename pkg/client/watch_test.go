@@ -264,7 +264,7 @@ func TestWatchContext(t *testing.T) {
 		if _, ok := <-ch; ok {
 			t.Error("an event after the end")
 		}
-		if settle(); f.only().subs[order] {
+		if f.only().subscribed(order) {
 			t.Error("subscribed after the end")
 		}
 		if w, err := c.Watch(ctx, "order"); err == nil {
