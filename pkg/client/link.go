@@ -301,6 +301,7 @@ func (l *link) connect(to server) (*session, error) {
 		Push:           func(p *nacos.Payload) error { return l.c.takePush(s, p) },
 		Pushed:         func() { l.c.tellPushed(s) },
 		Reset:          func(host string, port int) { l.reset(s.epoch, host, port) },
+		HealthChecks:   2,
 		RequestTimeout: cfg.RequestTimeout, DialContext: l.c.dial, Logger: l.c.log,
 	}
 	for k, v := range cfg.Labels {

@@ -44,7 +44,7 @@ type reconciler struct {
 	queue   [2][]*task // in order: registrations, all else
 	waiting map[*task]struct{}
 	flying  [2]int
-	fresh   bool // a new session has not been told all registrations yet
+	fresh   bool          // a new session has not been told all registrations yet
 	idle    chan struct{} // closed and replaced when a task has ended
 }
 

@@ -159,17 +159,23 @@ func (w *Watcher) call() (more bool) {
 	if w.closed() {
 		return false
 	}
+	told := false
 	defer func() {
 		if p := recover(); p != nil {
-			w.e.c.log.Error("a watcher's function has panicked", "service", w.e.id, "panic", p, "stack", string(debug.Stack()))
-			more = true // L-4: the watcher goes on
+			w.panicked(p)
+			more = told // L-4: the watcher goes on; but a filter of Where would panic for ever
 		}
 	}()
 	ev, ok, _ := w.event()
 	if ok {
+		told = true
 		w.fn(ev)
 	}
 	return ok
+}
+
+func (w *Watcher) panicked(p any) {
+	w.e.c.log.Error("a watcher's function has panicked", "service", w.e.id, "panic", p, "stack", string(debug.Stack()))
 }
 
 // Next waits for the next event. The error is that of the context, or
@@ -224,6 +230,11 @@ func (w *Watcher) C() <-chan Event {
 
 func (w *Watcher) send() {
 	defer close(w.events)
+	defer func() {
+		if p := recover(); p != nil { // a filter of Where
+			w.panicked(p)
+		}
+	}()
 	select {
 	case w.turn <- struct{}{}: // for good: Next would take events away
 	case <-w.done:

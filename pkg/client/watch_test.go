@@ -210,7 +210,7 @@ func TestCallbacks(t *testing.T) {
 		if blocked.Load() != 1 || panicked.Load() != 4 || fine.Load() != 4 {
 			t.Errorf("called %d, %d, %d times", blocked.Load(), panicked.Load(), fine.Load())
 		}
-		if n := strings.Count(s.log(), "panicked"); n != 4 {
+		if n := strings.Count(s.log(), "has panicked"); n != 4 {
 			t.Errorf("%d panics logged", n)
 		}
 		start := time.Now()
@@ -223,6 +223,53 @@ func TestCallbacks(t *testing.T) {
 		}
 		if blocked.Load() != 1 {
 			t.Error("called after Close")
+		}
+	})
+}
+
+// A filter that panics harms nobody else, and is not asked for ever.
+func TestFilterPanics(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		c := s.client(Config{})
+		bad := Where(func(Instance) bool { panic("on purpose") })
+		if _, err := c.WatchFunc(t.Context(), "order", func(Event) { t.Error("told") }, bad); err != nil {
+			t.Fatal(err)
+		}
+		ch := watch(t, c, "order", bad).C()
+		if _, ok := <-ch; ok {
+			t.Error("told")
+		}
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		f.set(order, inst("1.1.1.2"))
+		wantEvent(t, w, "[1.1.1.2] +[1.1.1.2] -[1.1.1.1] ~[]")
+		if n := strings.Count(s.log(), "has panicked"); n > 4 {
+			t.Errorf("%d panics", n)
+		}
+	})
+}
+
+// An enormous list is a list.
+func TestEnormousList(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		var hosts []host
+		for n := range 30_000 {
+			hosts = append(hosts, inst(fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)))
+		}
+		f.set(order, hosts...)
+		if ev := next(t, w, 10*time.Second); len(ev.Added) != len(hosts) {
+			t.Errorf("%d added", len(ev.Added))
+		}
+		hosts[7].Weight = 3
+		f.set(order, hosts...)
+		if ev := next(t, w, 10*time.Second); len(ev.Modified) != 1 || len(ev.Added) != 0 {
+			t.Errorf("%d modified", len(ev.Modified))
 		}
 	})
 }

@@ -77,6 +77,9 @@ type Options struct {
 	// whether it still knows the connection; default 5s, must be below the
 	// 20s after which servers ask.
 	HealthCheckAfter time.Duration
+	// HealthChecks is how many in a row must go unanswered to end the connection;
+	// default 1. A refusal ends it at once.
+	HealthChecks int
 	// RequestTimeout bounds a request whose context has no deadline; default
 	// 3s, as of other SDKs.
 	RequestTimeout time.Duration
@@ -105,6 +108,7 @@ func (o Options) withDefaults() (Options, error) {
 	o.Addr = net.JoinHostPort(host, strconv.Itoa(o.GRPCPort))
 	o.Version = cmp.Or(o.Version, Version)
 	o.HealthCheckAfter = cmp.Or(o.HealthCheckAfter, 5*time.Second)
+	o.HealthChecks = max(o.HealthChecks, 1)
 	o.RequestTimeout = cmp.Or(o.RequestTimeout, 3*time.Second)
 	o.SetupTimeout = cmp.Or(o.SetupTimeout, 5*time.Second)
 	if o.DialContext == nil {
@@ -510,9 +514,15 @@ func (c *Conn) healthLoop() {
 			t.Reset(rest)
 			continue
 		}
-		if _, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, c.opts.Headers, healthCheck); err != nil {
-			c.fail(fmt.Errorf("health check: %w", err))
-			return
+		for n := 1; ; n++ {
+			_, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, c.opts.Headers, healthCheck)
+			if err == nil {
+				break
+			}
+			if _, refused := errors.AsType[*Error](err); refused || n >= c.opts.HealthChecks || c.ctx.Err() != nil {
+				c.fail(fmt.Errorf("health check: %w", err))
+				return
+			}
 		}
 		t.Reset(c.opts.HealthCheckAfter)
 	}

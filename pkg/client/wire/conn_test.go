@@ -317,3 +317,64 @@ func TestRequestID(t *testing.T) {
 	f(`{"requestId":"`, "")
 	f(``, "")
 }
+
+// What goes with a request, and what the server can do, are known by request and
+// by connection.
+func TestHeadersAndAbilities(t *testing.T) {
+	run(t, func(t *testing.T, b *bench) {
+		opts := b.options()
+		opts.Headers = map[string]string{"app": "a"}
+		opts.Abilities = map[string]bool{"fuzzyWatch": true}
+		c := b.dial(opts)
+		defer c.Close()
+		if !c.Has("fuzzyWatch") || c.Has("of nobody") {
+			t.Error("abilities of the server are not known")
+		}
+		if _, err := c.RequestWith(t.Context(), map[string]string{"app": "b"}, nacos.TypeInstanceRequest, []byte(register)); err != nil {
+			t.Error(err)
+		}
+		if got := c.LocalIP(); got != "" { // a pipe has none
+			t.Errorf("local address %q", got)
+		}
+	})
+}
+
+// An answer says whether the client knows the type (N-16), and is sent before
+// Pushed is called (L-1).
+func TestAnswersToPushes(t *testing.T) {
+	f := func(typ string, err error, want string) {
+		t.Helper()
+		p := acknowledgement(typ, "7", err)
+		if got := p.Type + " " + string(p.Body); got != want {
+			t.Errorf("%s: %s\nwant %s", typ, got, want)
+		}
+	}
+	f("NotifySubscriberRequest", nil, `NotifySubscriberResponse {"resultCode":200,"errorCode":0,"requestId":"7","success":true}`)
+	f("NamingFuzzyWatchSyncRequest", nil, `NamingFuzzyWatchChangeNotifyResponse {"resultCode":200,"errorCode":0,"requestId":"7","success":true}`)
+	f("OtherRequest", ErrNoHandler, `ErrorResponse {"resultCode":500,"errorCode":500,"message":"no handler for this type of request","requestId":"7","success":false}`)
+
+	run(t, func(t *testing.T, b *bench) {
+		opts := b.options()
+		var order []string
+		var c *Conn
+		opts.Push = func(*nacos.Payload) error { order = append(order, "push"); return nil }
+		opts.Pushed = func() {
+			order = append(order, "pushed")
+			if !c.sendMu.TryLock() {
+				t.Error("the acknowledgement is still being sent")
+			} else {
+				c.sendMu.Unlock()
+			}
+		}
+		c = b.dial(opts)
+		defer c.Close()
+		if _, err := c.Request(t.Context(), nacos.TypeSubscribeServiceRequest, []byte(subscribe)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(order) < 2 || order[0] != "push" || order[1] != "pushed" {
+			t.Errorf("%v", order)
+		}
+	})
+}
