@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -97,14 +98,14 @@ type builder struct {
 func (b *builder) Scheme() string { return b.scheme }
 
 // OverrideAuthority is the service's name, which servers see as :authority and
-// TLS looks for in certificates unless the dial options say something else. It
-// would be the path of the target.
+// TLS looks for in certificates unless the dial options say something else; by
+// default it would be the target's whole path. grpc does not escape it.
 func (b *builder) OverrideAuthority(target resolver.Target) string {
 	t, err := parseURL(&target.URL)
 	if err != nil {
 		return target.Endpoint() // Build will refuse it
 	}
-	return t.Service
+	return url.PathEscape(t.Service)
 }
 
 // Build neither asks nor waits.
