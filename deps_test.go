@@ -79,6 +79,10 @@ var imports = []struct {
 	{"pkg/client/wire", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
 	{"pkg/client", []string{"pkg/client/wire", "pkg/nacos"}, []string{grpc}, []string{module + "/pkg/node", zap}},
+	// Both are given a client; the tests have real servers at both ends.
+	{"pkg/client/grpcresolver", []string{"pkg/client"}, []string{grpc},
+		[]string{module + "/pkg/node", module + "/test/simnet", zap}},
+	{"pkg/client/httplb", []string{"pkg/client"}, nil, []string{module + "/pkg/node", zap}},
 	{"cmd/starling", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 
