@@ -22,17 +22,12 @@ import (
 // to use any more.
 const DefaultGrace = 10 * time.Second
 
-// The client gives up by itself only when it makes no sense to go on; so the
-// first wait before it is asked again is short, and none is long.
 const (
-	firstWait = time.Second
-	maxWait   = 30 * time.Second
-	// askEvery bounds what ResolveNow can cause: grpc calls it for every
-	// connection that fails.
-	askEvery = time.Second
 	// patience is how long calls wait for the first list before they fail: a
 	// caller without a deadline must not hang because no server is there.
 	patience = 10 * time.Second
+	// complainEvery bounds what a server that refuses can cause.
+	complainEvery = time.Second
 )
 
 // serviceConfig takes the first balancer that there is.
@@ -71,7 +66,7 @@ func NewBuilder(c *client.Client, opts ...Option) resolver.Builder {
 	}, opts)
 }
 
-// A watcher is a *client.Watcher.
+// A watcher is a *client.Watcher, and a watchFunc does not wait, as Client.Watch.
 type watcher interface {
 	Next(context.Context) (client.Event, error)
 	Close()
@@ -114,7 +109,7 @@ func (b *builder) Build(target resolver.Target, cc resolver.ClientConn, opts res
 	if err != nil {
 		return nil, err
 	}
-	r := &watching{builder: b, target: t, cc: cc, again: make(chan struct{}, 1)}
+	r := &watching{builder: b, target: t, cc: cc}
 	if b.config != "" && !opts.DisableServiceConfig {
 		r.config = cc.ParseServiceConfig(b.config)
 		if r.config.Err != nil {
@@ -122,9 +117,14 @@ func (b *builder) Build(target resolver.Target, cc resolver.ClientConn, opts res
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	w, err := b.watch(ctx, t)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("service %s: %w", t.id(), err)
+	}
 	r.cancel = cancel
 	words := make(chan told)
-	r.done.Go(func() { r.read(ctx, words) })
+	r.done.Go(func() { r.read(ctx, w, words) })
 	r.done.Go(func() { r.run(ctx, words) })
 	return r, nil
 }
@@ -137,7 +137,6 @@ type watching struct {
 	config *serviceconfig.ParseResult // nil: none
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	again  chan struct{} // ResolveNow has been called; of capacity 1
 
 	// Of run's goroutine.
 	sent     []endpoint // what the channel has; none: nothing yet, or an empty list
@@ -156,15 +155,12 @@ type endpoint struct {
 // told is one word of the client.
 type told struct {
 	event client.Event
-	err   error // instead; the watch has ended
+	err   error // instead
 }
 
-func (r *watching) ResolveNow(resolver.ResolveNowOptions) {
-	select {
-	case r.again <- struct{}{}:
-	default:
-	}
-}
+// ResolveNow asks nothing: a watch is told what there is to know, and grpc calls
+// this for every connection that fails.
+func (r *watching) ResolveNow(resolver.ResolveNowOptions) {}
 
 // Close ends the watch and returns when its goroutines have.
 func (r *watching) Close() {
@@ -223,6 +219,9 @@ func (r *watching) list(s client.Snapshot) {
 			r.send()
 		}
 		return
+	}
+	if s.Source == client.FromDisk || s.Source == client.FromStale {
+		return // an old list without instances says nothing of today
 	}
 	first := r.why == nil
 	r.why = fmt.Errorf("service %s: %w: %d known, none of them enabled, healthy and of a weight above 0", r.target.id(), client.ErrNoInstances, len(s.Instances))
@@ -292,65 +291,29 @@ func (r *watching) usable(instances []client.Instance) []endpoint {
 	return es
 }
 
-// read hears what the client says, until Close, or until the client makes clear
-// that there is no use in asking again.
-//
-// ResolveNow matters only here, while there is no watch: one that stands is told
-// everything, and nothing would come of asking.
-func (r *watching) read(ctx context.Context, words chan<- told) {
-	say := func(w told) {
-		select {
-		case words <- w:
-		case <-ctx.Done():
-		}
-	}
-	wait := firstWait
+// read hears what the client says, until Close, or until the client or the watch
+// is closed. The client asks again by itself.
+func (r *watching) read(ctx context.Context, w watcher, words chan<- told) {
+	defer w.Close()
 	for {
-		w, err := r.watch(ctx, r.target)
-		for err == nil {
-			var e client.Event
-			if e, err = w.Next(ctx); err == nil {
-				wait = firstWait
-				say(told{event: e})
-			}
-		}
-		if w != nil {
-			w.Close()
-		}
+		e, err := w.Next(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		say(told{err: err})
-		if errors.Is(err, client.ErrClosed) || errors.Is(err, client.ErrInvalid) {
+		select {
+		case words <- told{e, err}:
+		case <-ctx.Done():
 			return
 		}
-		if !r.pause(ctx, wait) {
+		switch {
+		case errors.Is(err, client.ErrClosed):
 			return
+		case err != nil:
+			select {
+			case <-time.After(complainEvery):
+			case <-ctx.Done():
+				return
+			}
 		}
-		wait = min(2*wait, maxWait)
 	}
-}
-
-// pause returns when a new watch is to be tried, or with false if never.
-func (r *watching) pause(ctx context.Context, wait time.Duration) bool {
-	latest := time.NewTimer(wait)
-	defer latest.Stop()
-	soonest := time.NewTimer(askEvery)
-	defer soonest.Stop()
-	select { // asked before the failure
-	case <-r.again:
-	default:
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-soonest.C:
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-latest.C:
-	case <-r.again:
-	}
-	return true
 }

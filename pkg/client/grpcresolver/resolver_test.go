@@ -39,9 +39,10 @@ type source struct {
 	mu       sync.Mutex
 	list     []client.Instance
 	set      bool
-	err      error // of the next watches and of those that stand
+	err      error // of Next, again and again, until there is a list
 	changed  chan struct{}
-	asked    []time.Time
+	asked    int // watches that were begun
+	from     client.Source
 	watching int // watches that are not closed
 	channels int // resolvers that are not
 }
@@ -70,8 +71,8 @@ func (s *source) fail(err error) {
 func (s *source) watch(context.Context, Target) (watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.asked = append(s.asked, time.Now())
-	if s.err != nil {
+	s.asked++
+	if errors.Is(s.err, client.ErrClosed) {
 		return nil, s.err
 	}
 	s.watching++
@@ -87,13 +88,14 @@ func (w *scripted) Next(ctx context.Context) (client.Event, error) {
 	for {
 		w.source.mu.Lock()
 		list, set, err, changed := w.source.list, w.source.set, w.source.err, w.source.changed
+		from := w.source.from
 		w.source.mu.Unlock()
 		switch {
 		case err != nil:
 			return client.Event{}, err
 		case set && w.saw != changed:
 			w.saw = changed
-			return client.Event{Snapshot: client.Snapshot{Instances: list}}, nil
+			return client.Event{Snapshot: client.Snapshot{Instances: list, Source: from}}, nil
 		}
 		select {
 		case <-changed:
@@ -101,15 +103,6 @@ func (w *scripted) Next(ctx context.Context) (client.Event, error) {
 			return client.Event{}, ctx.Err()
 		}
 	}
-}
-
-// questions are when watches were begun, since the last call.
-func (s *source) questions() []time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	asked := s.asked
-	s.asked = nil
-	return asked
 }
 
 func (w *scripted) Close() {
@@ -325,36 +318,29 @@ func TestNoListInTime(t *testing.T) {
 	})
 }
 
-func TestErrorsAreReportedAndTriedAgain(t *testing.T) {
+// A refusal is reported; the client tries again by itself, and what there is
+// remains.
+func TestErrorsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const refused = "service DEFAULT_GROUP@@order: unauthorized"
-		begin := time.Now()
 		s := newSource()
-		s.fail(client.ErrUnauthorized)
 		c, _ := resolve(t, s, "starling:///order")
-		time.Sleep(100 * time.Second)
-		c.expect(t, slices.Repeat([]string{refused}, 8)...)
-		var after []float64
-		for _, at := range s.questions() {
-			after = append(after, at.Sub(begin).Seconds())
-		}
-		if d := cmp.Diff([]float64{0, 1, 3, 7, 15, 31, 61, 91}, after); d != "" {
-			t.Error(d)
-		}
+		s.fail(client.ErrUnauthorized)
+		time.Sleep(patience + 500*time.Millisecond) // the source says it again and again
+		c.expect(t, slices.Repeat([]string{refused}, 11)...)
 		s.tell(at("10.0.0.1", 1))
-		time.Sleep(maxWait)
+		time.Sleep(complainEvery)
 		c.expect(t, "[10.0.0.1:80*1]")
-
-		// The list is kept while a watch is broken.
-		s.fail(errors.New("gone"))
-		c.expect(t, "service DEFAULT_GROUP@@order: gone")
+		s.fail(client.ErrUnauthorized)
+		c.expect(t, refused)
 		s.tell(at("10.0.0.1", 1), at("10.0.0.2", 1))
-		time.Sleep(firstWait)
+		time.Sleep(complainEvery)
 		c.expect(t, "[10.0.0.1:80*1 10.0.0.2:80*1]")
 	})
 }
 
-// A closed client says nothing more: the channel goes on with what it has.
+// A closed client says nothing more: the channel goes on with what it has, and
+// others are refused.
 func TestClosedClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
@@ -364,67 +350,77 @@ func TestClosedClient(t *testing.T) {
 		s.fail(fmt.Errorf("watch: %w", client.ErrClosed))
 		time.Sleep(time.Hour)
 		c.expect(t, "service DEFAULT_GROUP@@order: watch: client closed")
-		if n := len(s.questions()); n != 1 {
-			t.Errorf("asked %d times", n)
+		if _, err := newBuilder(s.watch, nil).Build(target("starling:///order"), c, resolver.BuildOptions{}); !errors.Is(err, client.ErrClosed) {
+			t.Error(err)
 		}
 	})
 }
 
-// grpc calls it for every connection that fails; a standing watch has nothing to
-// ask, a broken one is mended sooner, but not more than once a second.
-func TestResolveNow(t *testing.T) {
+// A list from the disk is used while no server has spoken, unless it is empty:
+// that was another day.
+func TestOldList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, from := range []client.Source{client.FromDisk, client.FromStale} {
+			s := newSource()
+			s.from = from
+			c, _ := resolve(t, s, "starling:///order")
+			s.tell()
+			c.expect(t)
+			s.tell(at("10.0.0.1", 1))
+			c.expect(t, "[10.0.0.1:80*1]")
+			s.tell()
+			time.Sleep(time.Hour)
+			c.expect(t)
+		}
+	})
+}
+
+// grpc calls it for every connection that fails.
+func TestResolveNowAsksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
 		s.tell(at("10.0.0.1", 1))
-		_, r := resolve(t, s, "starling:///order")
-		storm := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-				r.ResolveNow(resolver.ResolveNowOptions{})
-			}
+		c, r := resolve(t, s, "starling:///order")
+		c.expect(t, "[10.0.0.1:80*1]")
+		for range 1000 {
+			r.ResolveNow(resolver.ResolveNowOptions{})
+			time.Sleep(time.Millisecond)
 		}
-		storm(10 * time.Second)
-		if n := len(s.questions()); n != 1 {
-			t.Errorf("asked %d times while the watch stands", n)
+		if s.asked != 1 {
+			t.Errorf("asked %d times", s.asked)
 		}
-		s.fail(errors.New("gone"))
-		storm(20 * time.Second)
-		asked := s.questions()
-		if n := len(asked); n < 18 || n > 20 {
-			t.Errorf("asked %d times in 20 s", n)
-		}
-		for i := 1; i < len(asked); i++ {
-			if d := asked[i].Sub(asked[i-1]); d < askEvery {
-				t.Errorf("asked again after %v", d)
-			}
-		}
+		c.expect(t)
 	})
 }
 
-// Close at any moment ends everything, also while a watch hangs.
+// Close at any moment ends everything, and nothing is said after it.
 func TestCloseAtAnyMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSource()
-		hang := func(ctx context.Context, _ Target) (watcher, error) { <-ctx.Done(); return nil, ctx.Err() }
-		for _, b := range []*builder{newBuilder(hang, nil), newBuilder(s.watch, nil)} {
-			for d := range 12 {
-				c := new(channel)
-				r, err := b.Build(target("starling:///order"), c, resolver.BuildOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Duration(d) * time.Second)
-				r.ResolveNow(resolver.ResolveNowOptions{})
-				if d%2 == 0 {
-					s.fail(errors.New("gone"))
-				} else {
-					s.tell(at("10.0.0.1", 1))
-				}
-				r.Close()
-				c.heard = nil
-				s.tell(at("10.0.0.2", 1))
-				time.Sleep(time.Minute)
-				c.expect(t) // nothing after Close
+		b := newBuilder(s.watch, nil)
+		for d := range 24 {
+			c := new(channel)
+			r, err := b.Build(target("starling:///order"), c, resolver.BuildOptions{})
+			if err != nil {
+				t.Fatal(err)
 			}
+			time.Sleep(time.Duration(d) * 500 * time.Millisecond)
+			switch d % 3 {
+			case 0:
+				s.fail(client.ErrUnauthorized)
+			case 1:
+				s.tell(at("10.0.0.1", 1))
+			case 2:
+				s.tell()
+			}
+			if d%2 == 0 {
+				time.Sleep(time.Duration(d) * time.Second)
+			}
+			r.Close()
+			c.heard = nil
+			s.tell(at("10.0.0.2", 1))
+			time.Sleep(time.Minute)
+			c.expect(t)
 		}
 		if s.watching != 0 {
 			t.Errorf("%d watches are left", s.watching)

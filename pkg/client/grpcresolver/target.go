@@ -160,7 +160,9 @@ func (t Target) id() client.ServiceID {
 }
 
 func (t Target) query() []client.QueryOption {
-	o := []client.QueryOption{client.Group(t.id().Group)}
+	// An old list is better than none while no server can be reached, and grpc
+	// leaves out addresses where nobody is any more.
+	o := []client.QueryOption{client.Group(t.id().Group), client.StaleOK(0)}
 	if len(t.Clusters) > 0 {
 		o = append(o, client.Clusters(t.Clusters...))
 	}
