@@ -1,7 +1,7 @@
 package grpcresolver
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"sort"
@@ -96,7 +96,8 @@ func (c *weightedConn) UpdateState(s balancer.State) {
 	case s.ConnectivityState == connectivity.Ready:
 		s.Picker = newPicker(children)
 	case len(children) == 0 && reason != nil:
-		s.Picker = base.NewErrPicker(fmt.Errorf("%w: %v", balancer.ErrTransientFailure, *reason))
+		// Its text only: a status within would fail calls that wait for readiness.
+		s.Picker = base.NewErrPicker(errors.New((*reason).Error()))
 	}
 	c.ClientConn.UpdateState(s)
 }

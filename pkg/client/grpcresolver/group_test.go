@@ -177,7 +177,7 @@ func TestGroupGrowsAndShrinks(t *testing.T) {
 // connections.
 func TestWeights(t *testing.T) {
 	bubble(t, func(t *testing.T, g *group) {
-		const n = 4000
+		const n = 1500
 		members := []*member{g.serve(one), g.serve(two), g.serve(three)}
 		g.tell(at(one, 1), at(two, 3), at(three, 0))
 		conn := g.dial("starling:///order")

@@ -207,7 +207,7 @@ func TestListBecomesEndpoints(t *testing.T) {
 		}
 		// An address with attributes would be another connection when they change.
 		for _, e := range c.states[0].Endpoints {
-			if a := e.Addresses[0]; a.Attributes != nil || a.BalancerAttributes != nil { //nolint:staticcheck
+			if a := e.Addresses[0]; !a.Equal(resolver.Address{Addr: a.Addr}) {
 				t.Errorf("%+v", a)
 			}
 		}

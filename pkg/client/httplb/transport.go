@@ -86,7 +86,7 @@ func New(source Source, opts Options) (*Transport, error) {
 		switch base, ok := t.base.(*http.Transport); {
 		case !ok:
 			return nil, fmt.Errorf("%w: ServerName needs a *http.Transport as Base, not a %T", client.ErrInvalid, t.base)
-		case base.DialTLSContext != nil || base.DialTLS != nil: //nolint:staticcheck // it counts all the same
+		case base.DialTLSContext != nil:
 			return nil, fmt.Errorf("%w: ServerName and a Base that makes TLS connections itself", client.ErrInvalid)
 		}
 	}

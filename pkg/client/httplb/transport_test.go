@@ -457,6 +457,12 @@ func TestNobodyIsLeft(t *testing.T) {
 		if err := do(lb); err == nil || len(w.asked) != 1 || len(lb.ejected) != 0 {
 			t.Error(err, w.asked, lb.ejected)
 		}
+		// No instance twice for one request, also without ejection.
+		w.asked = nil
+		lb, _ = New(l, Options{Base: w, Retries: 10, EjectFor: -1})
+		if err := do(lb); err == nil || len(w.asked) != 4 || len(slices.Compact(slices.Sorted(slices.Values(w.asked)))) != 4 {
+			t.Error(err, w.asked)
+		}
 		// One instance: its own error, not that there is no other.
 		l.set("DEFAULT_GROUP", "order", instance("10.0.0.1:80"))
 		lb, _ = New(l, Options{Base: w})
@@ -549,12 +555,24 @@ func TestContext(t *testing.T) {
 	if err := ask(slow); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
+	// It ends while a dial fails.
+	late := new(wire)
+	given, _ := New(l, Options{Base: late})
+	gone, end := context.WithCancel(t.Context())
+	late.answers = map[string]func(*http.Request) (*http.Response, error){hung.Listener.Addr().String(): func(*http.Request) (*http.Response, error) {
+		end()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("operation was canceled")}
+	}}
+	req, _ := http.NewRequestWithContext(gone, http.MethodGet, "http://order.starling/", nil)
+	if _, err := given.RoundTrip(req); err == nil || len(late.asked) != 1 || len(given.ejected) != 0 {
+		t.Error(err, late.asked, given.ejected)
+	}
 	if len(lb.ejected)+len(slow.ejected) != 0 {
 		t.Error("ejected for the caller's haste")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://order.starling/", nil)
+	req, _ = http.NewRequestWithContext(ctx, http.MethodGet, "http://order.starling/", nil)
 	if _, err := lb.RoundTrip(req); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
