@@ -85,6 +85,10 @@ var imports = []struct {
 	{"pkg/client/httplb", []string{"pkg/client"}, nil, []string{module + "/pkg/node", zap}},
 	{"cmd/starling", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
+	// What people copy into their programs.
+	{"examples/client", []string{"pkg/client"}, nil, nil},
+	{"examples/grpc", []string{"pkg/client", "pkg/client/grpcresolver"}, []string{grpc}, nil},
+	{"examples/http", []string{"pkg/client", "pkg/client/httplb"}, nil, nil},
 
 	// The network of simulated clusters knows no more of them than what they
 	// ask of a network.
