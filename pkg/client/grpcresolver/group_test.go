@@ -343,6 +343,35 @@ func TestHundredChannels(t *testing.T) {
 	})
 }
 
+// Channels end at any moment of lists that change all the time: what waits for
+// what it must not is a deadlock of the bubble.
+func TestCloseWhileListsChange(t *testing.T) {
+	bubble(t, func(t *testing.T, g *group) {
+		g.serve(one)
+		g.serve(two)
+		lists := [][]client.Instance{{at(one, 1)}, {at(two, 2), at(one, 1)}, nil, {at(two, 1)}}
+		for i := range 60 {
+			conn := g.dial("starling:///order", WithGrace(0))
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for k := range 50 {
+					g.tell(lists[k%len(lists)]...)
+					time.Sleep(100 * time.Microsecond)
+				}
+			}()
+			conn.Connect()
+			time.Sleep(time.Duration(i) * 83 * time.Microsecond)
+			conn.Close()
+			<-ended
+		}
+		synctest.Wait()
+		if g.watching != 0 {
+			t.Errorf("%d watches are left", g.watching)
+		}
+	})
+}
+
 // What a server sees as :authority is the service's name, not the path of the
 // target with its parameters.
 func TestAuthority(t *testing.T) {

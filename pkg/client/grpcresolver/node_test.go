@@ -22,7 +22,7 @@ import (
 )
 
 // startNode is a real server and clients of it.
-func startNode(t *testing.T) (newClient func() *client.Client) {
+func startNode(t *testing.T) (newClient func() *client.Client, stop func()) {
 	t.Helper()
 	o := node.DefaultOptions()
 	o.Name, o.DataDir, o.Logger, o.DrainTimeout = "test", t.TempDir(), zap.NewNop(), 5*time.Second
@@ -37,13 +37,14 @@ func startNode(t *testing.T) (newClient func() *client.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := n.Stop(ctx); err != nil {
 			t.Error(err)
 		}
-	})
+	}
+	t.Cleanup(stop)
 	web, rpc := n.HTTPAddr().(*net.TCPAddr), n.GRPCAddr().(*net.TCPAddr)
 	return func() *client.Client {
 		c, err := client.New(client.Config{
@@ -54,7 +55,7 @@ func startNode(t *testing.T) (newClient func() *client.Client) {
 		}
 		t.Cleanup(func() { c.Close() })
 		return c
-	}
+	}, stop
 }
 
 // A shop is a real server that counts connections.
@@ -111,7 +112,7 @@ func until(t *testing.T, conn *grpc.ClientConn, n int, good func(map[int]int) bo
 func TestRealClientAndNode(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
-	newClient := startNode(t)
+	newClient, stop := startNode(t)
 	provider, consumer := newClient(), newClient()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -199,6 +200,11 @@ func TestRealClientAndNode(t *testing.T) {
 	register(shops[2], client.Registration{Cluster: "c"})
 	until(t, lone, 10, only(shops[2]))
 
+	// Without the registry channels go on, and new ones begin with the list that
+	// there is (S002-6).
+	stop()
+	until(t, lone, 10, only(shops[2]))
+	until(t, dial(Target{Clusters: []string{"c"}}), 10, only(shops[2]))
 	// The client of the channels ends before them: they go on.
 	if err := consumer.Close(); err != nil {
 		t.Fatal(err)

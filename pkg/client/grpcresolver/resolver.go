@@ -143,6 +143,7 @@ type watching struct {
 	everSent bool
 	why      error       // there is no instance to use, though some are sent; nil: not so
 	timer    *time.Timer // until why is told, or that there is no list; nil: nothing to tell
+	old      error       // as why, of an old list that was not believed
 	odd      string      // the complaint that was logged last
 }
 
@@ -192,11 +193,14 @@ func (r *watching) run(ctx context.Context, words <-chan told) {
 			r.list(w.event.Snapshot)
 		case <-late:
 			r.timer = nil
-			if r.why == nil {
+			switch {
+			case r.why != nil:
+				r.giveUp()
+			case r.old != nil:
+				r.cc.ReportError(r.old)
+			default:
 				r.cc.ReportError(fmt.Errorf("service %s: no list of its instances within %v: %w", r.target.id(), patience, client.ErrNotConnected))
-				continue
 			}
-			r.giveUp()
 		}
 	}
 }
@@ -220,11 +224,15 @@ func (r *watching) list(s client.Snapshot) {
 		}
 		return
 	}
+	none := fmt.Errorf("service %s: %w: %d known, none of them enabled, healthy and of a weight above 0", r.target.id(), client.ErrNoInstances, len(s.Instances))
 	if s.Source == client.FromDisk || s.Source == client.FromStale {
-		return // an old list without instances says nothing of today
+		// An old list without instances says nothing of today; but a server that
+		// finds it still true is no event.
+		r.old = none
+		return
 	}
 	first := r.why == nil
-	r.why = fmt.Errorf("service %s: %w: %d known, none of them enabled, healthy and of a weight above 0", r.target.id(), client.ErrNoInstances, len(s.Instances))
+	r.why = none
 	switch {
 	case len(r.sent) == 0 || r.grace == 0: // nothing to keep
 		r.stopTimer()

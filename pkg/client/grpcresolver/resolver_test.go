@@ -366,6 +366,8 @@ func TestOldList(t *testing.T) {
 			c, _ := resolve(t, s, "starling:///order")
 			s.tell()
 			c.expect(t)
+			time.Sleep(patience)
+			c.expect(t, fmt.Sprintf(none, 0)) // but it is why there is nothing
 			s.tell(at("10.0.0.1", 1))
 			c.expect(t, "[10.0.0.1:80*1]")
 			s.tell()

@@ -157,7 +157,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if req, err = again(req); err != nil {
-			return nil, errors.Join(failed, err)
+			return nil, fmt.Errorf("%w; %w", failed, err)
 		}
 	}
 }
