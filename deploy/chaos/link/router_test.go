@@ -405,13 +405,27 @@ func TestRate(t *testing.T) {
 	const rate, size = 1 << 20, 1 << 20
 	set(t, r, "a", "b", Rule{Rate: rate})
 	// Headers are 4 % of a full packet. Less than a second would be against the
-	// rule, much more would mean that TCP finds no way through.
-	if took := transfer(t, client, server, size); took < time.Second || took > 4*time.Second {
-		t.Errorf("%d bytes at %d a second took %v", size, rate, took)
+	// rule, much more would mean that TCP finds no way through. What only takes
+	// too long is tried again: the machine may have had more to do.
+	soon := func(what string, limit time.Duration, do func() time.Duration) {
+		t.Helper()
+		for try := range 5 {
+			took := do()
+			if took <= limit {
+				return
+			}
+			t.Logf("try %d: %d bytes %s took %v", try+1, size, what, took)
+		}
+		t.Errorf("%d bytes %s always took more than %v", size, what, limit)
 	}
-	if took := transfer(t, server, client, size); took > time.Second {
-		t.Errorf("%d bytes the other way, where there is no limit, took %v", size, took)
-	}
+	soon(fmt.Sprintf("at %d a second", rate), 4*time.Second, func() time.Duration {
+		took := transfer(t, client, server, size)
+		if took < time.Second {
+			t.Errorf("%d bytes at %d a second took %v", size, rate, took)
+		}
+		return took
+	})
+	soon("the other way, where there is no limit,", time.Second, func() time.Duration { return transfer(t, server, client, size) })
 }
 
 func TestEndsComeAndGoUnderTraffic(t *testing.T) {
