@@ -9,17 +9,24 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 command -v go >/dev/null || { echo "chaos.sh needs Go 1.26 or newer to build itself: https://go.dev/doc/install" >&2; exit 1; }
 
+# build FOLDER NAME PACKAGE does what "make build" does, for which make need not be
+# there. What is not changed is not built again. The folder of the caller is kept:
+# paths of --report and --control are relative to it.
+version=$(git -C "$root" describe --tags --always --dirty 2>/dev/null || echo devel)
+build() (
+	cd "$1"
+	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$version" -o "$root/bin/$2" "$3"
+)
+
 server=${STARLING_BIN:-}
 case " $* " in
 *" --servers"* | *" --bin"* | *" --help "* | *" -h "* | *" --list "*) ;;
 *)
 	if [ -z "$server" ]; then
-		make -s -C "$root" build
+		build "$root" starling ./cmd/starling
 		server=$root/bin/starling
 	fi
 	;;
 esac
-# What is not changed is not built again. The folder of the caller is kept: paths
-# of --report and --control are relative to it.
-(cd "$root/deploy/chaos" && CGO_ENABLED=0 go build -trimpath -o "$root/bin/chaos" .)
+build "$root/deploy/chaos" chaos .
 exec "$root/bin/chaos" ${server:+--bin "$server"} --drivers "$root/test/compat" "$@"
