@@ -33,7 +33,7 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 
 test: ## everything that must hold; what CI runs
 	@$(call run-all,check unit golden compat probes attack durable power failover chaos deploy-check beats)
-	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *[Ss]kipped.*/a run of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
+	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *[Ss]kipped.*/a run of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^left out: /chaos: /p' bin/chaos.log; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
 	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, chaos, deploy-check and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
@@ -134,36 +134,40 @@ power: ## cut the power of nodes behind acknowledged writes (root, loop devices)
 # Its own tests first: a verdict that cannot fail is worth nothing. Fewer
 # providers than in the long form, because CI has the time of four minutes.
 failover: build ## break clusters under official SDKs, four ways, under four minutes
-	@cd deploy/chaos; go test -count=1 ./...; cd ../..; \
-	deploy/chaos/chaos.sh --scenario short --sdks $(FAILOVER) --providers 40 --subscribers 10 --report bin/failover 2>&1 | tee bin/failover.log
+	@cd deploy/chaos; $(CHAOS_ENV) go test -count=1 -short ./...; cd ../..; \
+	$(CHAOS) --scenario short --sdks $(FAILOVER) --providers 40 --subscribers 10 --report bin/failover 2>&1 | tee bin/failover.log
 
 failover-full: build ## the same in all ways, with 100 providers: half an hour
-	@cd deploy/chaos; go test -count=1 ./...; cd ../..; \
-	deploy/chaos/chaos.sh --scenario all --sdks $(FAILOVER) --providers 100 --subscribers 10 --report bin/failover
-
-FAILOVER := go,java2,java3,python
+	@$(CHAOS) --scenario all --sdks $(FAILOVER) --providers 100 --subscribers 10 --report bin/failover
 
 # As root the first run has namespaces, and the second, behind relays, is what
-# anybody else has.
+# anybody else has. CHAOS_SEED=0 is another one each time.
 chaos: build ## break a cluster in nine ways drawn from a seed, with and without root: four minutes
-	@deploy/chaos/chaos.sh --seed 2 --quick --random 6 --providers 24 --subscribers 6 --report bin/chaos-report; \
-	deploy/chaos/chaos.sh --seed 10 --quick --no-root --by-name --random 3 --sdks http,grpc --providers 12 --subscribers 4 --report bin/chaos-report-relay
+	@$(CHAOS) --seed $(CHAOS_SEED) --quick --random 6 --providers 24 --subscribers 6 --report bin/chaos-report 2>&1 | tee bin/chaos.log; \
+	$(CHAOS) --seed 10 --quick --no-root --by-name --random 3 --sdks http,grpc --providers 12 --subscribers 4 --report bin/chaos-report-relay 2>&1 | tee -a bin/chaos.log
 
-chaos-full: build ## scale out behind a DNS name, and an hour of faults under all SDKs
-	@deploy/chaos/chaos.sh --scenario scale-out --sdks all --report bin/chaos-report-scale-out; \
-	deploy/chaos/chaos.sh --for 1h --sdks all --providers 100 --subscribers 20 --report bin/chaos-report-full
+chaos-full: build ## all tests of it, scaling out behind a DNS name, and an hour of faults under all SDKs
+	@cd deploy/chaos; $(CHAOS_ENV) go test -count=1 -timeout=20m ./...
+	@$(CHAOS) --scenario scale-out --sdks all --report bin/chaos-report-scale-out; \
+	$(CHAOS) --for 1h --sdks all --providers 100 --subscribers 20 --report bin/chaos-report-full
 
 # Builds that are broken on purpose: a verdict that finds nothing wrong with them is
 # worth nothing.
 chaos-broken: build ## one schedule on broken servers, which must fail on each: five minutes
 	@for broken in 'no adoption' 'no expiry probe' 'log: acknowledged at once'; do \
 		go run ./test/sim/mutants -only "^$$broken\$$" -build bin/starling-broken; \
-		if STARLING_BIN=bin/starling-broken deploy/chaos/chaos.sh --seed 1 --faults kill:b:8s,isolate:c:25s,kill-leader:3s \
+		if STARLING_BIN=$(abspath bin/starling-broken) deploy/chaos/chaos.sh --seed 1 --faults kill:b:8s,isolate:c:25s,kill-leader:3s \
 			--sdks http,grpc --providers 12 --subscribers 4 --report bin/chaos-report-broken >bin/chaos-broken.log 2>&1; then \
 			echo "nothing was found wrong with it"; exit 1; \
 		fi; \
 		grep '^Failed: ' bin/chaos-broken.log || { tail -n 20 bin/chaos-broken.log; exit 1; }; \
 	done
+
+CHAOS_SEED ?= 2
+CHAOS_ENV  := STARLING_BIN=$(abspath $(BIN))
+CHAOS      := $(CHAOS_ENV) deploy/chaos/chaos.sh
+
+FAILOVER := go,java2,java3,python
 
 deploy-check: build ## check image, compose file, chart, manifests and unit, and run nodes as they do, under a minute
 	@cd deploy/check; STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m -v . 2>&1 | tee $(abspath bin/deploy.log)
