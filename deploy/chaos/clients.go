@@ -196,7 +196,7 @@ func (s *stage) connect(ctx context.Context, c *cast, on string) (client, node s
 		if ctx.Err() != nil {
 			return "", "", context.Cause(ctx)
 		}
-		before, err := connections(c.process.PID())
+		before, err := c.process.Connections()
 		if err != nil {
 			return "", "", err
 		}
@@ -226,7 +226,7 @@ func (s *stage) connect(ctx context.Context, c *cast, on string) (client, node s
 // newConnection is the node that the process has a connection to which it had
 // not before; "" if there is not exactly one.
 func (s *stage) newConnection(c *cast, before map[string]string) (string, error) {
-	after, err := connections(c.process.PID())
+	after, err := c.process.Connections()
 	if err != nil {
 		return "", err
 	}
@@ -251,7 +251,7 @@ func (s *stage) newConnection(c *cast, before map[string]string) (string, error)
 func (s *stage) connectedClients() (connected, all int) {
 	for _, c := range s.lasting {
 		all += c.connected
-		open, err := connections(c.process.PID())
+		open, err := c.process.Connections()
 		if err != nil {
 			continue
 		}

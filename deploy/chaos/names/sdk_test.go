@@ -1,7 +1,6 @@
 package names
 
 import (
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,30 +145,13 @@ func (c *client) sees(ip string) error {
 
 // on are the nodes to whose gRPC ports it has connections.
 func (c *client) on() (nodes []string) {
-	dir := fmt.Sprintf("/proc/%d", c.p.PID())
-	own := map[string]bool{}
-	entries, _ := os.ReadDir(filepath.Join(dir, "fd"))
-	for _, e := range entries {
-		link, _ := os.Readlink(filepath.Join(dir, "fd", e.Name()))
-		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-			own[strings.TrimSuffix(inode, "]")] = true
-		}
+	open, err := c.p.Connections()
+	if err != nil {
+		return nil // it is ending
 	}
-	for _, table := range []string{"tcp", "tcp6"} {
-		content, _ := os.ReadFile(filepath.Join(dir, "net", table))
-		for line := range strings.Lines(string(content)) {
-			const established = "01"
-			f := strings.Fields(line)
-			if len(f) < 10 || f[3] != established || !own[f[9]] {
-				continue
-			}
-			host, port, _ := strings.Cut(f[2], ":")
-			b, err := hex.DecodeString(host)
-			if n, err2 := strconv.ParseUint(port, 16, 16); err != nil || err2 != nil || n != 9848 {
-				continue
-			}
-			b = b[len(b)-4:] // of IPv4, mapped or not, in the order of the machine
-			nodes = append(nodes, net.IPv4(b[3], b[2], b[1], b[0]).String())
+	for _, address := range open {
+		if host, port, _ := net.SplitHostPort(address); port == "9848" {
+			nodes = append(nodes, host)
 		}
 	}
 	slices.Sort(nodes)

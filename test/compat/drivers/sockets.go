@@ -1,4 +1,4 @@
-package main
+package drivers
 
 import (
 	"encoding/hex"
@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// connections are the established TCP connections of a process: the remote
-// address by the socket's inode. So it is known which node a client of an SDK
-// has chosen, which no SDK tells.
-func connections(pid int) (map[string]string, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
+// Connections are the established TCP connections of the process, in whichever
+// network namespace it is: the remote address by the socket's inode. So it is
+// known which node a client of an SDK has chosen, which no SDK tells.
+func (p *Process) Connections() (map[string]string, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(p.PID()))
 	entries, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if err != nil {
 		return nil, err
