@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/starling-registry/starling/deploy/chaos/nodetest"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.Remove(built())
+		nodetest.Remove()
 		os.Exit(code)
 	}))
 }

@@ -3,11 +3,7 @@ package link
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -15,21 +11,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/nodetest"
 )
 
 // A cluster of real nodes lives behind a relay, and gets over what it does.
-// STARLING_BIN is the binary, else the one that "make build" makes.
 func TestNodesBehindRelay(t *testing.T) {
-	bin := os.Getenv("STARLING_BIN")
-	if bin == "" {
-		bin = "../../../bin/starling"
-	}
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}
-	if _, err := os.Stat(bin); err != nil {
-		t.Skip("there is no binary of a node: make build")
-	}
+	bin := nodetest.Binary(t)
+	t.Cleanup(nodetest.Remove)
 	names := []string{"a", "b", "c"}
 	r := newTestRelay(t, names...)
 	dir := t.TempDir()
@@ -37,40 +29,13 @@ func TestNodesBehindRelay(t *testing.T) {
 	for _, n := range names {
 		join = append(join, r.via(n))
 	}
-	start := func(name string) *exec.Cmd {
+	nodes := map[string]*nodetest.Node{}
+	started := func(name string) {
 		t.Helper()
-		cmd := r.Command(name, bin, "serve", "--name", name, "--port", strconv.Itoa(r.Port()),
-			"--bind", r.Bind(name), "--advertise", r.Address(name), "--data-dir", filepath.Join(dir, name),
-			"--join", strings.Join(join, ","), "--expect", "3", "--log-format", "console")
-		log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-		must(t, err)
-		defer log.Close()
-		cmd.Stdout, cmd.Stderr = log, log
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-		must(t, cmd.Start())
-		r.Started(name, cmd.Process.Pid)
+		r.Started(name, nodes[name].PID())
 		must(t, r.Up(name))
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		return cmd
 	}
-	client := http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	call := func(method, node, path string) (string, error) {
-		request, err := http.NewRequest(method, "http://"+r.via(node)+path, nil)
-		must(t, err)
-		answer, err := client.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer answer.Body.Close()
-		body, err := io.ReadAll(answer.Body)
-		if answer.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", answer.Status, body)
-		}
-		return string(body), err
-	}
-	ready := func(node string) func() bool {
-		return func() bool { _, err := call("GET", node, "/readyz"); return err == nil }
-	}
+	call := func(method, node, path string) (string, error) { return nodes[node].Do(method, path, nil) }
 	tool := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -131,14 +96,16 @@ func TestNodesBehindRelay(t *testing.T) {
 		}
 	}
 
-	var b *exec.Cmd
 	for _, n := range names {
-		if cmd := start(n); n == "b" {
-			b = cmd
-		}
+		nodes[n] = nodetest.Start(t, r.via(n), func() *exec.Cmd {
+			return r.Command(n, bin, "serve", "--name", n, "--port", strconv.Itoa(r.Port()),
+				"--bind", r.Bind(n), "--advertise", r.Address(n), "--data-dir", filepath.Join(dir, n),
+				"--join", strings.Join(join, ","), "--expect", "3", "--log-format", "console")
+		})
+		started(n)
 	}
 	for _, n := range names {
-		relayEventually(t, n+" is ready", ready(n))
+		nodes[n].WaitReady()
 	}
 	register("a", 1000)
 	for _, n := range names {
@@ -219,8 +186,7 @@ func TestNodesBehindRelay(t *testing.T) {
 	}
 
 	// Killed and started again.
-	must(t, b.Process.Kill())
-	b.Wait()
+	nodes["b"].Kill()
 	must(t, r.Down("b"))
 	if _, err := call("GET", "b", "/readyz"); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("asking a node that was killed: %v", err)
@@ -228,8 +194,9 @@ func TestNodesBehindRelay(t *testing.T) {
 	killed := time.Now()
 	relayEventually(t, "b is known to be gone", func() bool { return states("a")["b"] == "refused" })
 	t.Logf("a sees that b refuses %v after the kill", time.Since(killed).Round(10*time.Millisecond))
-	start("b")
-	relayEventually(t, "b is ready again", ready("b"))
+	nodes["b"].Start()
+	started("b")
+	nodes["b"].WaitReady()
 	good("after a kill and a start of b")
 	for pair, c := range r.Counters() {
 		t.Logf("%s %+v", pair, c)

@@ -75,7 +75,7 @@ func TestNodesFollowAName(t *testing.T) {
 	if err := b.sees(4); err != nil {
 		t.Errorf("b and c are not behind the name any more: %v", err)
 	}
-	b.signal(syscall.SIGTERM)
+	b.Signal(syscall.SIGTERM)
 	s.eventually(within, func() error { return a.sees(3) })
 
 	kinds := map[string]bool{}

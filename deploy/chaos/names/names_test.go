@@ -16,11 +16,13 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"github.com/starling-registry/starling/deploy/chaos/nodetest"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.Remove(built())
+		nodetest.Remove()
 		os.Exit(code)
 	}))
 }

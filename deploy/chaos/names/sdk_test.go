@@ -234,7 +234,7 @@ func oneOfThree(t *testing.T, sdk *drivers.SDK) {
 	mark := time.Now()
 	for _, n := range nodes {
 		if n.ip == on[0] {
-			n.kill()
+			n.Kill()
 		}
 	}
 	back, where := c.back(on[0])
@@ -252,7 +252,7 @@ func moved(t *testing.T, sdk *drivers.SDK, sig syscall.Signal, after time.Durati
 	time.Sleep(after)
 	mark := time.Now()
 	absence := to.absence()
-	from.signal(sig)
+	from.Signal(sig)
 	back, where := c.back(from.ip)
 	what := map[syscall.Signal]string{syscall.SIGKILL: "killed", syscall.SIGTERM: "stopped", syscall.SIGSTOP: "paused"}[sig]
 	t.Logf("RESULT %s: the records have changed, %v later its node is %s: back %s; %s", sdk.Name, after, what, back, lookups(s.dns, mark))
@@ -297,7 +297,7 @@ func drained(t *testing.T, sdk *drivers.SDK, gone bool) {
 	}
 	t.Logf("RESULT %s: %s, then its node is drained: after %v it is connected to %v; %s", sdk.Name, records, patience, on, lookups(s.dns, mark))
 	mark = time.Now()
-	from.signal(syscall.SIGTERM)
+	from.Signal(syscall.SIGTERM)
 	back, where := c.back(from.ip)
 	t.Logf("RESULT %s: then the drained node is stopped: back %s; %s", sdk.Name, back, lookups(s.dns, mark))
 	if where == nil {
@@ -329,7 +329,7 @@ func (c *client) isBack(on *node, absence func() string) {
 	c.s.t.Helper()
 	start := time.Now()
 	c.s.eventually(giveUp, func() error {
-		_, err := on.do(http.MethodPost, "/nacos/v1/ns/instance", url.Values{"serviceName": {"names"}, "ip": {"192.0.2.2"}, "port": {"80"}})
+		_, err := on.Do(http.MethodPost, "/nacos/v1/ns/instance", url.Values{"serviceName": {"names"}, "ip": {"192.0.2.2"}, "port": {"80"}})
 		if err != nil {
 			return err
 		}
@@ -350,9 +350,9 @@ func (n *node) absence() func() string {
 	polls.Go(func() {
 		last := time.Now() // seen
 		for {
-			body, err := n.do(http.MethodGet, "/nacos/v1/ns/instance/list?serviceName=names", nil)
+			body, err := n.Do(http.MethodGet, "/nacos/v1/ns/instance/list?serviceName=names", nil)
 			switch {
-			case err != nil || strings.Contains(string(body), `"ip":"192.0.2.1"`):
+			case err != nil || strings.Contains(body, `"ip":"192.0.2.1"`):
 				last = time.Now()
 			default:
 				longest = max(longest, time.Since(last))

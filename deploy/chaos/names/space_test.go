@@ -2,29 +2,27 @@ package names
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/starling-registry/starling/deploy/chaos/nodetest"
 )
 
 const (
 	spacePrefix = "chaosnames-" // and the id of the process
-	within      = 30 * time.Second
+	within      = nodetest.Within
 )
 
 // A space is a network namespace whose resolver is a Server on this side of a
@@ -52,10 +50,7 @@ func newSpace(t *testing.T) *space {
 	sweepSpaces(t)
 	pid := os.Getpid()
 	s := &space{t: t, name: spacePrefix + strconv.Itoa(pid), prefix: freePrefix(t)}
-	var err error
-	if s.bin, err = build(); err != nil {
-		t.Fatal(err)
-	}
+	s.bin = nodetest.Binary(t)
 	link := fmt.Sprintf("cn%d", pid)
 	t.Cleanup(func() {
 		_ = exec.Command("ip", "link", "del", link).Run() // goes with the namespace, a little later
@@ -79,6 +74,7 @@ func newSpace(t *testing.T) *space {
 			t.Skip("cannot make a network namespace: ", err)
 		}
 	}
+	var err error
 	if s.dns, err = Serve(s.prefix + "1:53"); err != nil {
 		t.Fatal(err)
 	}
@@ -152,30 +148,10 @@ func (s *space) in(cmd *exec.Cmd) *exec.Cmd {
 	return inside
 }
 
-// build is the server as it is in this tree.
-var build = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("STARLING_BIN"); bin != "" {
-		return filepath.Abs(bin)
-	}
-	cmd := exec.Command("go", "build", "-o", built(), "./cmd/starling")
-	cmd.Dir = "../../.."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return built(), nil
-})
-
-func built() string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("starling-names-test-%d", os.Getpid()))
-}
-
-// A node is a "starling serve" process in the space.
+// A node is one in the space.
 type node struct {
-	t   *testing.T
-	ip  string
-	cmd *exec.Cmd
-	log bytes.Buffer // read it when the process has ended
-	end chan struct{}
+	*nodetest.Node
+	ip string
 }
 
 // address is what the next node gets, so that names can have it before.
@@ -184,37 +160,15 @@ func (s *space) address(next int) string { return s.prefix + strconv.Itoa(11+s.n
 // start starts a node at a new address and returns when it is ready.
 func (s *space) start(args ...string) *node {
 	s.t.Helper()
-	n := &node{t: s.t, ip: s.address(0), end: make(chan struct{})}
+	n := &node{ip: s.address(0)}
 	s.nodes++
 	if err := ip("-n " + s.name + " addr add " + n.ip + "/24 dev eth0"); err != nil {
 		s.t.Fatal(err)
 	}
 	argv := append([]string{s.bin, "serve", "--name", fmt.Sprintf("node-%d", s.nodes), "--bind", n.ip, "--data-dir", s.t.TempDir(), "--insecure-cluster"}, args...)
-	n.cmd = s.in(exec.Command(argv[0], argv[1:]...))
-	n.cmd.Stdout, n.cmd.Stderr = &n.log, &n.log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	go func() {
-		_ = n.cmd.Wait()
-		close(n.end)
-	}()
-	s.t.Cleanup(n.kill)
-	s.eventually(within, func() error { return n.ready() })
+	n.Node = nodetest.Start(s.t, n.ip+":8848", func() *exec.Cmd { return s.in(exec.Command(argv[0], argv[1:]...)) })
+	n.WaitReady()
 	return n
-}
-
-func (n *node) kill() {
-	_ = n.cmd.Process.Kill()
-	<-n.end
-}
-
-func (n *node) signal(sig syscall.Signal) {
-	n.t.Helper()
-	if err := n.cmd.Process.Signal(sig); err != nil {
-		n.t.Fatal(err)
-	}
 }
 
 // eventually waits until there is no error and returns how long that took.
@@ -233,49 +187,21 @@ func (s *space) eventually(limit time.Duration, do func() error) time.Duration {
 	}
 }
 
-// plain keeps no connections: there would be goroutines of them at the end.
-var plain = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-
-func (n *node) do(method, path string, form url.Values) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+n.ip+":8848"+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := plain.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", res.Status, body)
-	}
-	return body, err
-}
-
 func (n *node) ready() error {
-	select {
-	case <-n.end:
-		n.t.Fatalf("the node has ended: %s", n.log.String())
-	default:
-	}
-	_, err := n.do(http.MethodGet, "/readyz", nil)
+	_, err := n.Do(http.MethodGet, "/readyz", nil)
 	return err
 }
 
 // sees is an error until the node has so many members that are up.
 func (n *node) sees(want int) error {
-	body, err := n.do(http.MethodGet, "/nacos/v1/core/cluster/nodes", nil)
+	body, err := n.Do(http.MethodGet, "/nacos/v1/core/cluster/nodes", nil)
 	if err != nil {
 		return err
 	}
 	var answer struct {
 		Data []struct{ State string } `json:"data"`
 	}
-	if err := json.Unmarshal(body, &answer); err != nil {
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
 		return err
 	}
 	up := 0
