@@ -22,6 +22,7 @@ type recorder struct {
 	observers []verdict.Observer
 	views     []verdict.View
 	latest    map[string]verdict.View // by observer
+	met       map[[2]string]bool      // observer and provider that it has seen
 	marks     []verdict.Mark
 	steps     []*verdict.Step
 	nodes     []verdict.NodeChange
@@ -33,7 +34,7 @@ type recorder struct {
 }
 
 func newRecorder() *recorder {
-	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, changed: make(chan struct{}), zero: now()}
+	return &recorder{names: map[string]string{}, latest: map[string]verdict.View{}, met: map[[2]string]bool{}, changed: make(chan struct{}), zero: now()}
 }
 
 // never is the end of a step that has none yet.
@@ -66,6 +67,7 @@ func (r *recorder) saw(observer string, at verdict.Millis, addresses []string, b
 			name = a
 		}
 		v.Seen = append(v.Seen, name)
+		r.met[[2]string{observer, name}] = true
 	}
 	slices.Sort(v.Seen)
 	if last, ok := r.latest[observer]; ok && last.Blind == v.Blind && slices.Equal(last.Seen, v.Seen) {
@@ -160,12 +162,13 @@ type state struct {
 	missing   int                 // of live providers, over all observers
 	dead      int                 // that are still seen, likewise
 	lacking   map[string][]string // live providers that an observer does not see
+	lost      map[string][]string // those of them that it has seen before
 }
 
 func (r *recorder) state() (state, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := state{lacking: map[string][]string{}}
+	s := state{lacking: map[string][]string{}, lost: map[string][]string{}}
 	at := now()
 	for _, o := range r.observers {
 		v, ok := r.latest[o.Name]
@@ -183,6 +186,9 @@ func (r *recorder) state() (state, <-chan struct{}) {
 			case p.LiveAt(at) && !seen:
 				s.missing++
 				s.lacking[o.Name] = append(s.lacking[o.Name], p.Name)
+				if r.met[[2]string{o.Name, p.Name}] {
+					s.lost[o.Name] = append(s.lost[o.Name], p.Name)
+				}
 			case p.DiedMs != nil && seen:
 				s.dead++
 			}
@@ -191,23 +197,30 @@ func (r *recorder) state() (state, <-chan struct{}) {
 	return s, r.changed
 }
 
+// String is for whoever watches. A provider that is new is due once it has had
+// time to become known, so it is missing only where it was seen before.
 func (s *state) String() string {
 	var parts []string
 	if len(s.lacking) == 0 {
 		parts = append(parts, fmt.Sprintf("all live ones seen by all %d observers", s.observers))
-	} else {
-		var missing []string
-		for _, names := range s.lacking {
-			missing = append(missing, names...)
-		}
-		slices.Sort(missing)
-		parts = append(parts, fmt.Sprintf("MISSING: %s; by %d of %d: %s", verdict.Some(slices.Compact(missing)),
-			len(s.lacking), s.observers, verdict.Some(slices.Sorted(maps.Keys(s.lacking)))))
+	}
+	if len(s.lost) > 0 {
+		parts = append(parts, "MISSING: "+s.who(s.lost))
+	} else if len(s.lacking) > 0 {
+		parts = append(parts, "not yet seen: "+s.who(s.lacking))
 	}
 	if s.dead > 0 {
 		parts = append(parts, fmt.Sprintf("dead ones seen %d times", s.dead))
 	}
 	return strings.Join(parts, " · ")
+}
+
+// who names the providers, and the observers that do not see them.
+func (s *state) who(not map[string][]string) string {
+	names := slices.Sorted(maps.Keys(not))
+	providers := slices.Concat(slices.Collect(maps.Values(not))...)
+	slices.Sort(providers)
+	return fmt.Sprintf("%s; by %d of %d: %s", verdict.Some(slices.Compact(providers)), len(names), s.observers, verdict.Some(names))
 }
 
 // finish returns the timeline, with times since begin.
