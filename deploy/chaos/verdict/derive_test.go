@@ -328,6 +328,10 @@ func TestGone(t *testing.T) {
 		{"all nodes restart", three().java("b", -20_000).dies(500).node(1000, "a", Down).node(1000, "b", Down).node(1000, "c", Down).
 			node(1100, "a", Starting).node(1100, "b", Starting).node(1100, "c", Starting).node(3000, "a", Up).node(3100, "b", Up).node(3100, "c", Up).reader("c"),
 			3000 + 30_000 + 1000, "restarted"},
+		{"the same, each started in the millisecond in which the last one has ended", three().java("b", -20_000).dies(3000).
+			node(1000, "a", Stopping).node(1000, "b", Stopping).node(1000, "c", Stopping).node(3500, "c", Down).node(5500, "b", Down).node(6200, "a", Down).
+			node(6200, "a", Starting).node(6201, "b", Starting).node(6202, "c", Starting).node(7000, "a", Up).node(7002, "b", Up).node(7005, "c", Up).reader("c"),
+			7000 + 30_000 + 1000, "restarted"},
 		{"links are slow", three().java("b", -5000).link(-1000, "a,b,c", "a,b,c", LinkChange{DelayMs: 100}).dies(1000).reader("a"), 3000 + 400, "reset"},
 		{"a subscriber's node was killed", down(three().java("b", -5000).dies(1005), 1000).sub("b"), 13_000, "11 s after"},
 		{"a subscriber's way was cut", three().java("b", -5000).dies(2000).cut(1500, 50_000, "a", "clients").sub("a"), 1500 + 8_500 + 6_000 + 1_000 + 1_000 + 28_000 - 28_000, ""},

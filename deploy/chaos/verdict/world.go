@@ -40,7 +40,8 @@ func newWorld(t *Timeline, l *Limits) *world {
 			w.nodes = append(w.nodes, name)
 		}
 	}
-	for _, n := range t.Nodes {
+	nodes := inOrder(t.Nodes)
+	for _, n := range nodes {
 		add(n.Node)
 		w.starts = append(w.starts, n.AtMs)
 	}
@@ -64,8 +65,7 @@ func newWorld(t *Timeline, l *Limits) *world {
 		state[n] = Up
 	}
 	link := map[[2]string]LinkChange{}
-	nodes, links := slices.Clone(t.Nodes), slices.Clone(t.Links)
-	slices.SortStableFunc(nodes, func(a, b NodeChange) int { return cmp.Compare(a.AtMs, b.AtMs) })
+	links := slices.Clone(t.Links)
 	slices.SortStableFunc(links, func(a, b LinkChange) int { return cmp.Compare(a.AtMs, b.AtMs) })
 	for _, at := range w.starts {
 		for ; len(nodes) > 0 && nodes[0].AtMs <= at; nodes = nodes[1:] {
@@ -81,6 +81,24 @@ func newWorld(t *Timeline, l *Limits) *world {
 		w.sides = append(w.sides, w.sidesOf(len(w.states)-1))
 	}
 	return w
+}
+
+// inOrder sorts changes. Those of one node have times of their own: one that is
+// down and started in the same millisecond was down.
+func inOrder(changes []NodeChange) []NodeChange {
+	list := slices.Clone(changes)
+	byTime := func(a, b NodeChange) int { return cmp.Compare(a.AtMs, b.AtMs) }
+	slices.SortStableFunc(list, byTime)
+	last := map[string]Millis{}
+	for i := range list {
+		c := &list[i]
+		if before, ok := last[c.Node]; ok {
+			c.AtMs = max(c.AtMs, before+1)
+		}
+		last[c.Node] = c.AtMs
+	}
+	slices.SortStableFunc(list, byTime)
+	return list
 }
 
 // at is the stretch that a time lies in.
