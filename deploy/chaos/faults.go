@@ -205,14 +205,17 @@ var faults = []*fault{
 		needs: needName | needProcess, instead: byFront, several: true, target: aNode, shortest: 6 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			n := s.cluster.node(st.target)
-			s.name(n)
+			if err := s.name(n); err != nil {
+				return err
+			}
 			if err := s.watch(ctx, st.last/2); err != nil {
 				return err
 			}
-			s.name(s.cluster.nodesBut(n)...)
+			if err := s.name(s.cluster.nodesBut(n)...); err != nil {
+				return err
+			}
 			err := s.killed(ctx, st.last/2, n)
-			s.name(s.cluster.running()...)
-			return err
+			return errors.Join(err, s.name(s.cluster.running()...))
 		},
 	},
 	{

@@ -27,7 +27,7 @@ import (
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
-// Options are what the command line says.
+// The options are what the command line says.
 type options struct {
 	bin   string
 	suite string // folder of the compatibility suite, which has the drivers
@@ -258,36 +258,36 @@ func allSDKs(suite string) []*drivers.SDK {
 	}
 }
 
-// buildSDKs builds the drivers. A lack of tools leaves an SDK out, in CI it is
-// an error.
-func buildSDKs(suite, names string) ([]*drivers.SDK, error) {
+// buildSDKs builds the drivers. A lack of tools leaves an SDK out, which is
+// said; in CI it is an error.
+func buildSDKs(suite, names string) (list []*drivers.SDK, leftOut []string, err error) {
 	all := allSDKs(suite)
 	if names == "all" {
 		names = strings.Join(sdkNames, ",")
 	}
-	var list []*drivers.SDK
 	for name := range strings.SplitSeq(names, ",") {
 		i := slices.IndexFunc(all, func(s *drivers.SDK) bool { return s.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no SDK %q; there are %s", name, strings.Join(sdkNames, ", "))
+			return nil, nil, fmt.Errorf("there is no SDK %q; there are %s", name, strings.Join(sdkNames, ", "))
 		}
 		s := all[i]
 		if missing := s.Missing(); len(missing) > 0 {
 			err := fmt.Errorf("%s needs %s: sudo apt-get install %s", s.Name, missing[0].Program, missing[0].Package)
 			if os.Getenv("CI") == "true" {
-				return nil, err
+				return nil, nil, err
 			}
 			fmt.Println("left out:", err)
+			leftOut = append(leftOut, "left out: "+err.Error())
 			continue
 		}
 		fmt.Printf("building the driver of %s %s\n", s.Name, s.Version)
 		if err := s.Build(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		list = append(list, s)
 	}
 	if len(list) == 0 {
-		return nil, errors.New("no SDK can be driven on this machine")
+		return nil, nil, errors.New("no SDK can be driven on this machine")
 	}
-	return list, nil
+	return list, leftOut, nil
 }

@@ -11,7 +11,6 @@ import (
 // is between them: link.Router or link.Relay.
 type network interface {
 	Add(end string) error
-	Remove(end string) error
 	// Set lays a rule on what one end sends to another.
 	Set(from, to string, r link.Rule) error
 	// Bind is the address that a process at an end listens at, Address the one
@@ -26,6 +25,5 @@ type network interface {
 	// Down says that nothing is behind an end's ports any more, Up that there is.
 	Down(end string) error
 	Up(end string) error
-	Counters() map[string]link.Count
 	Close() error
 }

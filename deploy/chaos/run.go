@@ -60,7 +60,7 @@ func run(ctx context.Context, o *options) (bool, error) {
 		}
 		r.Server = strings.TrimSpace(string(version))
 	}
-	sdks, err := buildSDKs(o.suite, o.sdks)
+	sdks, leftOut, err := buildSDKs(o.suite, o.sdks)
 	if err != nil {
 		return false, err
 	}
@@ -85,6 +85,12 @@ func run(ctx context.Context, o *options) (bool, error) {
 	for _, sc := range list {
 		fmt.Printf("== %s: %s\n", sc.name, sc.says)
 		res := play(ctx, o, sc, sdks, filepath.Join(dir, sc.name))
+		res.Notes = leftOut
+		if len(list) > 1 {
+			one := *o
+			one.scenarios = sc.name
+			res.Command = command(&one)
+		}
 		r.Runs = append(r.Runs, res)
 		if len(list) > 1 {
 			report.TextRun(os.Stdout, res, colour)
@@ -196,8 +202,8 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	if sc.nodes > 0 {
 		count = sc.nodes
 	}
-	if sc.three && count < 3 {
-		res.Result, res.Why = report.Skipped, "it needs three nodes"
+	if least := sc.least(); count < least {
+		res.Result, res.Why = report.Skipped, fmt.Sprintf("it needs %d nodes", least)
 		return res
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -263,7 +269,6 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		s.fault("%v", err)
 	}
 	res.Verdict.Add(s.faults...)
-	res.Notes = s.notes
 	if !res.Verdict.Passed() {
 		res.Result = report.Failed
 	}

@@ -40,6 +40,17 @@ type scenario struct {
 	play func(context.Context, *stage) (*verdict.Expectation, error)
 }
 
+// least is how many nodes it needs: most break b while another one goes on.
+func (s *scenario) least() int {
+	switch {
+	case s.three:
+		return 3
+	case s.free:
+		return 1
+	}
+	return 2
+}
+
 // How long is watched after the last disturbance. A lease may end wrongly only
 // when it ends: the longest is that of Python clients, 35 s, which register
 // again up to 30 s after they connected.

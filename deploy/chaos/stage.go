@@ -51,7 +51,6 @@ type stage struct {
 	listeners map[string]net.Listener // by provider
 	closing   []func()
 	faults    []string // what went wrong beside what observers saw
-	notes     []string
 
 	readers, writers         sync.WaitGroup
 	reading, writing         context.Context // until readers, until writers end
@@ -76,14 +75,6 @@ func (s *stage) fault(format string, args ...any) {
 	s.faults = append(s.faults, what)
 	s.mu.Unlock()
 	fmt.Fprintf(s.out, "%8v   FAULT: %s\n", s.rec.since(), what)
-}
-
-func (s *stage) note(format string, args ...any) {
-	what := fmt.Sprintf(format, args...)
-	s.mu.Lock()
-	s.notes = append(s.notes, what)
-	s.mu.Unlock()
-	s.say("%s", what)
 }
 
 // setUp starts the nodes, connects and registers everybody, and returns when

@@ -338,17 +338,8 @@ func (r *Relay) Point(name string, targets ...string) error {
 	return nil
 }
 
-// Drop resets the connections through a front, for the clients as for what is
+// drop resets the connections through a front, for the clients as for what is
 // behind.
-func (r *Relay) Drop(name string) error {
-	e := r.end(name)
-	if e == nil {
-		return unknownEnd(name)
-	}
-	r.drop(e)
-	return nil
-}
-
 func (r *Relay) drop(e *relayEnd) {
 	r.mu.Lock()
 	var streams []*stream

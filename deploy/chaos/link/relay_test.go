@@ -1036,7 +1036,7 @@ func TestNameFront(t *testing.T) {
 	silent(t, stays, 50*time.Millisecond)
 	// Rules are those of the end behind the name.
 	must(t, r.Set("b", Host, Rule{Cut: true}))
-	must(t, r.Drop("registry.test"))
+	r.drop(r.end("registry.test"))
 	stays.SetReadDeadline(time.Now().Add(patient))
 	if _, err := stays.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a dropped connection ended with %v", err)
@@ -1083,7 +1083,6 @@ func TestEndsComeAndGo(t *testing.T) {
 		"a rule of loss 2": r.Set("a", "b", Rule{Loss: 2}),
 		"nobody down":      r.Down("nobody"),
 		"nobody up":        r.Up("nobody"),
-		"nobody dropped":   r.Drop("nobody"),
 	} {
 		if err == nil {
 			t.Errorf("%s was taken", what)

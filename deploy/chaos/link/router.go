@@ -285,9 +285,9 @@ func (r *Router) Bind(end string) string {
 // Address is the address at which others reach an end: its own.
 func (r *Router) Address(end string) string { return r.Bind(end) }
 
-// Namespace is the name of an end's namespace, for ip netns exec; "" is that of
+// namespace is the name of an end's namespace, for ip netns exec; "" is that of
 // the program.
-func (r *Router) Namespace(end string) string {
+func (r *Router) namespace(end string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.ports[end]; p != nil {

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("FAIL", err)
 		os.Exit(1)
 	}
-	fmt.Println(r.Namespace("left"), sleep.Process.Pid)
+	fmt.Println(r.namespace("left"), sleep.Process.Pid)
 	syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
@@ -78,7 +78,7 @@ func at(r *Router, end string, f func() error) error {
 		// The thread is never unlocked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		done <- func() error {
-			if space := r.Namespace(end); space != "" {
+			if space := r.namespace(end); space != "" {
 				fd, err := unix.Open(filepath.Join(spaces, space), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err != nil {
 					return err
