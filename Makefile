@@ -50,9 +50,7 @@ run-all = for t in $(1); do \
 check: ## formatting, analysers, imports between packages, tidiness of go.mod
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path '*/build/*')); \
 	[ -z "$$unformatted" ] || { echo "not formatted, run gofmt -w: $$unformatted"; exit 1; }
-	@for dir in $(MODULES); do (set -x; cd $$dir; go mod tidy -diff; go vet ./...); done
-	go tool -modfile=tools.mod staticcheck ./...
-	go fix -diff ./...
+	@for dir in $(MODULES); do (set -x; cd $$dir; go mod tidy -diff; go vet ./...; go tool -modfile=$(CURDIR)/tools.mod staticcheck ./...; go fix -diff ./...); done
 	go test -count=1 .
 
 # On several processors the race detector of Go 1.26 crashes (SIGSEGV, one run in

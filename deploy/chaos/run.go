@@ -121,7 +121,8 @@ func run(ctx context.Context, o *options) (bool, error) {
 
 // command is what plays the same again.
 func command(o *options) string {
-	text := fmt.Sprintf("deploy/chaos/chaos.sh --seed %d --nodes %d --sdks %s --providers %d --subscribers %d", o.seed, o.nodes, o.sdks, o.providers, o.subscribers)
+	var text strings.Builder
+	fmt.Fprintf(&text, "deploy/chaos/chaos.sh --seed %d --nodes %d --sdks %s --providers %d --subscribers %d", o.seed, o.nodes, o.sdks, o.providers, o.subscribers)
 	for _, f := range []struct {
 		given bool
 		text  string
@@ -135,10 +136,10 @@ func command(o *options) string {
 		{o.control != "", " --control " + o.control},
 	} {
 		if f.given {
-			text += f.text
+			text.WriteString(f.text)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // fromSchedule makes a scenario of the faults that the command line asks for.

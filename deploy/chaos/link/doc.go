@@ -68,7 +68,7 @@
 //
 // [Relay.Front] is a front for a server that this program did not start, and
 // with no target one for a name, in place of DNS: [Relay.Point] says where new
-// connections go, [Relay.Drop] resets those that there are.
+// connections go.
 //
 // Invariant of a relay: bytes of a connection arrive in order, complete and
 // unchanged up to its end, whatever rules come and go meanwhile.
