@@ -12,13 +12,10 @@ import (
 
 // A fault breaks something and mends it. Nothing of it is left when do returns.
 type fault struct {
-	name string
-	says string // one sentence, for people
-	// needs is what must be there; instead says what replaces a network of its
-	// own, which only root has.
-	needs   need
-	instead string
-	target  target
+	name   string
+	says   string // one sentence, for people
+	needs  need   // what must be there
+	target target
 	// shortest and longest are the bounds of what is drawn; 0 if the fault takes
 	// the time that it takes.
 	shortest, longest time.Duration
@@ -42,32 +39,47 @@ const (
 	needDisk                     // nodes have disks that can be full and slow
 )
 
+// kinds tells people of the needs, in one place: --list explains them. Instead
+// is what replaces it where only root could have it.
+var kinds = []struct {
+	need                need
+	name, says, instead string
+}{
+	{needLinks, "links", "servers of one's own, behind links of its own: not with --servers", byRelay},
+	{needClients, "clients", "links to clients that can be cut", byRelay},
+	{needProcess, "process", "control over the processes: --control with --servers", ""},
+	{needOwn, "own", "servers that it started itself: not with --servers", ""},
+	{needLog, "log", "servers that are Starling's, which tell who leads", ""},
+	{needName, "name", "clients that know the servers by a name: --by-name", byFront},
+	{needDisk, "disk", "file systems of its own: root, and not with --servers", ""},
+}
+
+const (
+	byRelay = "without root a relay in front of each port: to dial through a cut connects and hears nothing, a lost segment is a late one"
+	byFront = "without root an address with a relay that leads to other nodes, instead of a name"
+)
+
 // lacks names what a fault cannot have here.
 func (n need) lacks(has need) string {
 	var list []string
-	for _, one := range []struct {
-		need need
-		says string
-	}{
-		{needLinks, "servers of one's own, behind links of its own: not with --servers"},
-		{needClients, "links to clients that can be cut"},
-		{needProcess, "control over the processes: --control with --servers"},
-		{needOwn, "servers that it started itself: not with --servers"},
-		{needLog, "servers that are Starling's, which tell who leads"},
-		{needName, "clients that know the servers by a name: --by-name"},
-		{needDisk, "file systems of its own: root, and not with --servers"},
-	} {
-		if n&one.need != 0 && has&one.need == 0 {
-			list = append(list, one.says)
+	for _, k := range kinds {
+		if n&k.need != 0 && has&k.need == 0 {
+			list = append(list, k.says)
 		}
 	}
 	return strings.Join(list, "; ")
 }
 
-const (
-	byRelay = "without root: relays in front of each port. To dial through a cut connects and hears nothing; a lost segment is a late one"
-	byFront = "without root: an address with a relay that leads to other nodes, instead of a name"
-)
+// String has the names of its kinds.
+func (n need) String() string {
+	var list []string
+	for _, k := range kinds {
+		if n&k.need != 0 {
+			list = append(list, k.name)
+		}
+	}
+	return strings.Join(list, ", ")
+}
 
 var faults = []*fault{
 	{
@@ -151,7 +163,7 @@ var faults = []*fault{
 	},
 	{
 		name: "partition", says: "the nodes are cut into two halves; clients reach all of them",
-		needs: needLinks, instead: byRelay, several: true, shortest: 3 * time.Second, longest: 60 * time.Second,
+		needs: needLinks, several: true, shortest: 3 * time.Second, longest: 60 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			names := s.cluster.names()
 			half := len(names) / 2
@@ -160,49 +172,49 @@ var faults = []*fault{
 	},
 	{
 		name: "isolate", says: "a node is cut off from all others; clients reach all of them",
-		needs: needLinks, instead: byRelay, several: true, target: aNode, shortest: 3 * time.Second, longest: 60 * time.Second,
+		needs: needLinks, several: true, target: aNode, shortest: 3 * time.Second, longest: 60 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Cut: true}, both([]string{st.target}, s.cluster.others(st.target)))
 		},
 	},
 	{
 		name: "oneway", says: "what a node sends to the others is lost, it hears all that they send",
-		needs: needLinks, instead: byRelay, several: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
+		needs: needLinks, several: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Cut: true}, from([]string{st.target}, s.cluster.others(st.target)))
 		},
 	},
 	{
 		name: "cut-clients", says: "a node is cut off from all clients, not from the other nodes",
-		needs: needClients, instead: byRelay, several: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
+		needs: needClients, several: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Cut: true}, both([]string{st.target}, s.clientEnds()))
 		},
 	},
 	{
 		name: "loss", says: "a tenth of all packets to and from a node is lost, or between all",
-		needs: needClients, instead: byRelay, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
+		needs: needClients, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Loss: 0.1}, s.linksOf(st.target))
 		},
 	},
 	{
 		name: "delay", says: "packets to and from a node take 40 to 60 ms each way, or between all",
-		needs: needClients, instead: byRelay, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
+		needs: needClients, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Delay: 40 * time.Millisecond, Jitter: 20 * time.Millisecond}, s.linksOf(st.target))
 		},
 	},
 	{
 		name: "bandwidth", says: "a node's links carry 64 KiB a second each, or all links",
-		needs: needClients, instead: byRelay, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
+		needs: needClients, target: aNodeOrAll, shortest: 5 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.impaired(ctx, st, link.Rule{Rate: 64 << 10}, s.linksOf(st.target))
 		},
 	},
 	{
 		name: "dns", says: "the name stands for one node only, then for the others, of which that one is killed meanwhile",
-		needs: needName | needProcess, instead: byFront, several: true, target: aNode, shortest: 6 * time.Second, longest: 40 * time.Second,
+		needs: needName | needProcess, several: true, target: aNode, shortest: 6 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			n := s.cluster.node(st.target)
 			if err := s.name(n); err != nil {

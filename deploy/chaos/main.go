@@ -68,7 +68,7 @@ clients are in network namespaces of their own, else behind relays on loopback.
   chaos.sh --list                        the faults, what each needs, what replaces it
   chaos.sh --faults kill:b:20s,isolate:a,rolling-restart
   chaos.sh --faults loss:all:30s+kill:c:10s+die       at the same time
-  chaos.sh --seed 42 --random 20         the same twenty on every machine
+  chaos.sh --seed 42 --random 20         the same twenty wherever the same can be done
   chaos.sh --for 30m                     faults for half an hour
   chaos.sh --scenario scale-out,cut-60   faults with limits of their own
   chaos.sh --by-name --faults dns        clients that know only a DNS name
@@ -203,17 +203,30 @@ func (o *options) check(set *pflag.FlagSet) error {
 	return nil
 }
 
-// printList says of each fault what it needs, and whether that is here.
+// printList says of each fault what it needs, whether that is here, and what
+// replaces it.
 func printList(o *options) {
 	has := o.abilities()
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "FAULT\tTARGET\tWHAT IT DOES")
+	fmt.Fprintln(t, "FAULT\tTARGET\tNEEDS\tWHAT IT DOES")
 	for _, f := range faults {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.name, map[target]string{nobody: "", aNode: "a node", anExtra: "an added node", aNodeOrAll: "a node, all"}[f.target], f.says)
-		if lacks := f.needs.lacks(has); lacks != "" {
-			fmt.Fprintf(t, "\t\tnot here: it needs %s\n", lacks)
-		} else if f.instead != "" && !o.root() {
-			fmt.Fprintf(t, "\t\t%s\n", f.instead)
+		name := f.name
+		if f.needs.lacks(has) != "" {
+			name += " (not here)"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, map[target]string{nobody: "", aNode: "a node", anExtra: "an added node", aNodeOrAll: "a node, all"}[f.target], f.needs, f.says)
+	}
+	t.Flush()
+	fmt.Println("\nWhat they need:")
+	t = tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, k := range kinds {
+		here := "here"
+		if has&k.need == 0 {
+			here = "not here"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", k.name, here, k.says)
+		if k.instead != "" {
+			fmt.Fprintf(t, "\t\t%s\n", k.instead)
 		}
 	}
 	t.Flush()
