@@ -44,7 +44,6 @@ type loss struct {
 // losses are those of a place, in the order in which clients can notice them.
 // What is shorter than anybody notices is none.
 func (w *world) losses(group, sdk string) []loss {
-	const breather = 3_000 // time in which a connection that was stuck goes on for sure
 	var all []loss
 	noticed := w.limits.noticed(sdk)
 	for _, n := range w.nodes {
@@ -199,7 +198,7 @@ func (w *world) beats(group string, from Millis) path {
 			p.spells = append(p.spells, sp)
 		}
 	}
-	for _, s := range w.when(func(i int) bool { return w.taken1(i, group) == "" }) {
+	for _, s := range w.when(func(i int) bool { return w.takerIn(i, group) == "" }) {
 		if s.to-s.from > l.BeatFrom && s.from >= from {
 			to := s.to
 			if to < never {
@@ -212,8 +211,8 @@ func (w *world) beats(group string, from Millis) path {
 	return p
 }
 
-// taken1 is a node that takes clients from there, "" if none does.
-func (w *world) taken1(i int, group string) string {
+// takerIn is a node that takes clients from there in a stretch, "" if none does.
+func (w *world) takerIn(i int, group string) string {
 	for _, n := range w.nodes {
 		if w.takes(i, group, n) {
 			return n

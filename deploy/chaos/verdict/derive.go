@@ -26,8 +26,9 @@ type derivation struct {
 	t     *Timeline
 	l     *Limits
 	w     *world
-	paths map[string]path // of providers and observers, by name; unknown ones are not in it
-	pause map[bool]map[string][]stretch
+	paths map[string]path        // of providers and observers, by name; unknown ones are not in it
+	sure  map[string][]stretch   // when no lease runs, by node: for sure
+	maybe map[string][]stretch   // and perhaps
 	cache map[[2]string][]Excuse // by provider and node
 	dues  map[[2]string]Millis   // by provider and observer
 }
@@ -40,7 +41,7 @@ type derivation struct {
 // the lease. Where nobody outside can know which node a client or an observer
 // is at, each that it may be at counts.
 func Derive(t *Timeline, l Limits) *Expectation {
-	d := &derivation{t: t, l: &l, w: newWorld(t, &l), paths: map[string]path{}, pause: map[bool]map[string][]stretch{false: {}, true: {}},
+	d := &derivation{t: t, l: &l, w: newWorld(t, &l), paths: map[string]path{}, sure: map[string][]stretch{}, maybe: map[string][]stretch{},
 		cache: map[[2]string][]Excuse{}, dues: map[[2]string]Millis{}}
 	for i := range t.Providers {
 		if p := &t.Providers[i]; p.Beats {
@@ -84,7 +85,7 @@ func (d *derivation) excuses(p *Provider, o *Observer) []Excuse {
 	var list []Excuse
 	at := d.paths["o "+o.Name]
 	for _, s := range at.spells {
-		for _, e := range d.at(p, s.node) {
+		for _, e := range d.lacks(p, s.node) {
 			from, to := max(e.From, s.from), min(e.To, s.to)
 			if from >= to {
 				continue
@@ -131,8 +132,8 @@ func (d *derivation) deaf(o *Observer, t Millis) Millis {
 	return until + o.PollsMs
 }
 
-// at are the times in which what a node shows may lack the provider.
-func (d *derivation) at(p *Provider, m string) []Excuse {
+// lacks are the times in which what a node shows may lack the provider.
+func (d *derivation) lacks(p *Provider, m string) []Excuse {
 	key := [2]string{p.Name, m}
 	if list, ok := d.cache[key]; ok {
 		return list
@@ -334,7 +335,11 @@ func (d *derivation) pauses(m string, sure bool) []stretch {
 	if d.l.Preserved == 0 {
 		return nil
 	}
-	list, ok := d.pause[sure][m]
+	known := d.maybe
+	if sure {
+		known = d.sure
+	}
+	list, ok := known[m]
 	if !ok {
 		list = d.w.when(func(i int) bool {
 			if !sure {
@@ -347,7 +352,7 @@ func (d *derivation) pauses(m string, sure bool) []stretch {
 			}
 			return d.w.speaks(i, m)
 		})
-		d.pause[sure][m] = list
+		known[m] = list
 	}
 	return list
 }

@@ -79,6 +79,19 @@ type Limits struct {
 	Slack Millis `json:"slack"`
 }
 
+// What no server promises, but TCP and HTTP make of faults.
+const (
+	// breather is the time in which a connection that was stuck goes on for sure.
+	breather Millis = 3_000
+	// retransmissions of what is lost: three of TCP (0.2, 0.4, 0.8 s), twice.
+	retransmissions Millis = 2_800
+	// longList is the bytes of a list with some hundred instances.
+	longList = 64 << 10
+	// unknownFor is how long after its error a write may still be carried out: a
+	// request over HTTP is tried for 10 s, wherever it has been handed on to.
+	unknownFor Millis = 10_000
+)
+
 // Documented is what Starling promises with its default settings.
 func Documented() Limits {
 	return Limits{

@@ -280,18 +280,17 @@ func (w *world) dialled(i int, node, group string) bool {
 }
 
 // drag is what links that are only slow or lossy add to everything between from
-// and to: four one-way trips; three retransmissions of TCP (0.2, 0.4, 0.8 s),
-// twice, for what is lost; and 64 KiB, a list with some hundred instances.
+// and to: four one-way trips, what is lost, and a long list.
 func (w *world) drag(from, to Millis) Millis {
 	worst := Millis(0)
 	for i := w.at(from); i < len(w.starts) && w.starts[i] <= to; i++ {
 		for _, c := range w.links[i] {
 			d := 4 * c.DelayMs
 			if c.Loss > 0 {
-				d += 2_800
+				d += retransmissions
 			}
 			if c.Rate > 0 {
-				d += Millis(64 << 10 * 1000 / c.Rate)
+				d += Millis(longList * 1000 / c.Rate)
 			}
 			if !c.Cut {
 				worst = max(worst, d)

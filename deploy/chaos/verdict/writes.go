@@ -13,10 +13,6 @@ type Loss struct {
 	Write   Write  `json:"write"`
 }
 
-// unknownFor is how long after its error a write may still be carried out: a
-// request over HTTP is tried for 10 s, wherever it has been handed on to.
-const unknownFor Millis = 10_000
-
 // writes judges what nodes keep. For each address there is a register that is
 // set and cleared. An acknowledged request took effect at some time between
 // question and answer; one that failed did so until unknownFor after that, or
