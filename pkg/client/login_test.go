@@ -45,6 +45,9 @@ func newOffice(t *testing.T) *office {
 		o.times = append(o.times, time.Now())
 		o.heads = append(o.heads, r.Header)
 		status, body := o.answer(r.URL.Path)
+		if status == 302 {
+			w.Header().Set("Location", "http://elsewhere.test/")
+		}
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	})
@@ -237,6 +240,11 @@ func TestWrongPassword(t *testing.T) {
 					t.Fatalf("%v: %v", answer, err)
 				}
 				time.Sleep(10 * time.Millisecond)
+			}
+			for _, call := range o.asked() {
+				if strings.Contains(call, "elsewhere") {
+					t.Errorf("a redirect is followed: %s", call)
+				}
 			}
 			if n := len(o.asked()); n > 3*4 { // two servers, two paths if the first is missing
 				t.Errorf("%v: %d calls in 10 s", answer, n)

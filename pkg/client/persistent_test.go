@@ -204,6 +204,28 @@ func TestPersistentTries(t *testing.T) {
 			t.Errorf("%d calls, want two and a login", n)
 		}
 
+		// Credentials of the caller: no login, and one more try.
+		before = len(o.asked())
+		cfg := Config{}
+		s, err := newServers(&Config{Addrs: []string{"10.0.0.1"}}, o.dial, nil, l.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := newLogin(&cfg, s, func(context.Context) (map[string]string, error) {
+			return map[string]string{"accessToken": "mine", "X": "y"}, nil
+		}, l.log)
+		if err := persistHTTP(t.Context(), &cfg, s, own, ServiceID{"g", "order"}, Registration{IP: "a"}, false); !errors.Is(err, ErrUnauthorized) {
+			t.Error(err)
+		}
+		if n := len(o.asked()) - before; n != 2 {
+			t.Errorf("%d calls, want two", n)
+		}
+		o.mu.Lock()
+		if h := o.heads[before]; h.Get("X") != "y" || h.Get("accessToken") != "" || !strings.Contains(o.calls[before], "accessToken=mine") {
+			t.Errorf("headers %v, call %s", h, o.calls[before])
+		}
+		o.mu.Unlock()
+
 		// Nobody there.
 		o.set(true, false)
 		one := Config{}
@@ -217,7 +239,7 @@ func TestPersistentTries(t *testing.T) {
 		}
 		o.set(false, true)
 		log, _ := newLogbook()
-		s, err := newServers(&Config{Addrs: []string{"10.0.0.1"}}, o.dial, nil, log)
+		s, err = newServers(&Config{Addrs: []string{"10.0.0.1"}}, o.dial, nil, log)
 		if err != nil {
 			t.Fatal(err)
 		}

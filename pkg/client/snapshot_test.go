@@ -319,6 +319,40 @@ func TestClustersOfOldFiles(t *testing.T) {
 	}
 }
 
+// F-2: a file that has the time and the size of before is not read again, unless
+// it was written just before it was read: then what comes next may have both too.
+func TestReadsAgain(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "g%40%40order")
+	modified := time.Now().Add(-time.Hour)
+	write := func(ip string) {
+		if err := os.WriteFile(path, []byte(orderAt(ip)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, modified, modified); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := listDir{dir: dir}
+	ip := func(now time.Time) string {
+		lists, err := d.read(now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lists[ServiceID{"g", "order"}].instances[0].IP
+	}
+	write("10.0.0.1")
+	ip(modified.Add(time.Second))
+	write("10.0.0.2")
+	if got := ip(modified.Add(10 * time.Second)); got != "10.0.0.2" {
+		t.Errorf("what was written at the same time is not read: %s", got)
+	}
+	write("10.0.0.3")
+	if got := ip(modified.Add(20 * time.Second)); got != "10.0.0.2" {
+		t.Errorf("a file that has not changed is read again: %s", got)
+	}
+}
+
 // C-12: bad files beside good ones: the good ones are read, and it is said once.
 func TestLoadPassesOverBadFiles(t *testing.T) {
 	dir := t.TempDir()
@@ -359,6 +393,11 @@ func TestLoadPassesOverBadFiles(t *testing.T) {
 			if err := os.Chmod(write("g%40%40secret", good), 0); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	if mkfifo, err := exec.LookPath("mkfifo"); err == nil { // nobody will ever write to it
+		if out, err := exec.Command(mkfifo, filepath.Join(lists, "g%40%40pipe")).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	log, book := newLogbook()
