@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full deploy-check deploy-manifests beats power fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full chaos chaos-full chaos-broken deploy-check deploy-manifests beats power fuzz bench bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
