@@ -17,10 +17,8 @@ import (
 const (
 	// defaultTTL is what CoreDNS is often set to for small clusters; its own
 	// default is 5 s.
-	defaultTTL = time.Second
-	// upstreamTime is for a server behind this one.
-	upstreamTime = 2 * time.Second
-	closeWithin  = 5 * time.Second
+	defaultTTL  = time.Second
+	closeWithin = 5 * time.Second
 )
 
 // A Server answers on UDP and TCP. Its methods may be called at any time, from
@@ -34,13 +32,12 @@ type Server struct {
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
 
-	mu       sync.Mutex
-	records  map[string]*record // by canonical name
-	ttl      time.Duration
-	any      Any
-	mode     Mode
-	upstream string // "": what is not known is NXDOMAIN
-	log      log
+	mu      sync.Mutex
+	records map[string]*record // by canonical name
+	ttl     time.Duration
+	any     Any
+	mode    Mode
+	log     log
 }
 
 type record struct {
@@ -188,14 +185,6 @@ func (s *Server) AnswerAny(a Any) {
 	s.any = a
 }
 
-// Forward asks the server at HOST:PORT for names that are not known here. ""
-// ends that: they do not exist.
-func (s *Server) Forward(upstream string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.upstream = upstream
-}
-
 // Fail begins or, with Working, ends a failure. Answers that are delayed
 // already stay so.
 func (s *Server) Fail(m Mode) {
@@ -219,7 +208,7 @@ func (s *Server) Close() error {
 
 // answer is called on a goroutine of its own for each query.
 func (s *Server) answer(w dns.ResponseWriter, q *dns.Msg) {
-	reply, mode, upstream := s.reply(w, q)
+	reply, mode := s.reply(w, q)
 	if mode.delay > 0 {
 		timer := time.NewTimer(mode.delay)
 		defer timer.Stop()
@@ -234,8 +223,6 @@ func (s *Server) answer(w dns.ResponseWriter, q *dns.Msg) {
 		return
 	case mode.servfail:
 		reply = new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
-	case upstream != "":
-		reply = s.forward(w, q, upstream)
 	}
 	size := dns.MaxMsgSize
 	if w.RemoteAddr().Network() == "udp" {
@@ -251,9 +238,8 @@ func (s *Server) answer(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(reply) // whoever asked is gone
 }
 
-// reply is what the records say, and how that goes out. upstream is who has to
-// be asked instead.
-func (s *Server) reply(w dns.ResponseWriter, q *dns.Msg) (reply *dns.Msg, mode Mode, upstream string) {
+// reply is what the records say, and how that goes out.
+func (s *Server) reply(w dns.ResponseWriter, q *dns.Msg) (reply *dns.Msg, mode Mode) {
 	question := q.Question[0]
 	name := dns.CanonicalName(question.Name)
 	reply = new(dns.Msg).SetReply(q)
@@ -265,8 +251,6 @@ func (s *Server) reply(w dns.ResponseWriter, q *dns.Msg) (reply *dns.Msg, mode M
 	query := Query{At: time.Now(), Name: strings.TrimSuffix(name, "."), Type: dns.TypeToString[question.Qtype],
 		Net: w.RemoteAddr().Network(), Asker: asker(w.RemoteAddr()), Failure: s.mode}
 	switch {
-	case r == nil && s.upstream != "":
-		upstream = s.upstream
 	case r == nil:
 		reply.Rcode = dns.RcodeNameError
 	default:
@@ -304,19 +288,7 @@ func (s *Server) reply(w dns.ResponseWriter, q *dns.Msg) (reply *dns.Msg, mode M
 		reply.Ns = append(reply.Ns, &dns.SOA{Hdr: header(question.Name, dns.TypeSOA, ttl), Ns: "ns.invalid.", Mbox: "chaos.invalid.",
 			Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl})
 	}
-	return reply, s.mode, upstream
-}
-
-func (s *Server) forward(w dns.ResponseWriter, q *dns.Msg, upstream string) *dns.Msg {
-	ctx, cancel := context.WithTimeout(s.ctx, upstreamTime)
-	defer cancel()
-	client := dns.Client{Net: w.RemoteAddr().Network(), Timeout: upstreamTime}
-	reply, _, err := client.ExchangeContext(ctx, q.Copy(), upstream)
-	if err != nil {
-		return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
-	}
-	reply.Id = q.Id
-	return reply
+	return reply, s.mode
 }
 
 func header(name string, kind uint16, ttl uint32) dns.RR_Header {

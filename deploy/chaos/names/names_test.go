@@ -215,32 +215,6 @@ func TestFail(t *testing.T) {
 	}
 }
 
-func TestForward(t *testing.T) {
-	behind, s := serve(t), serve(t)
-	set(t, behind, "elsewhere.test", "10.1.0.1")
-	set(t, behind, name, "10.1.0.2")
-	set(t, s, name, "10.0.0.1")
-	for _, network := range []string{"udp", "tcp"} {
-		s.Forward(behind.Addr())
-		for host, want := range map[string]string{"elsewhere.test": "10.1.0.1", name: "10.0.0.1"} {
-			if got, err := lookup(t, s, network, host); err != nil || !slices.Equal(got, []string{want}) {
-				t.Errorf("%s: %s is %v, %v; want %s", network, host, got, err, want)
-			}
-		}
-		if r := ask(t, s, network, "unknown.test", dns.TypeA); r.Rcode != dns.RcodeNameError {
-			t.Errorf("%s: known nowhere: %s", network, dns.RcodeToString[r.Rcode])
-		}
-		s.Forward("")
-		if r := ask(t, s, network, "elsewhere.test", dns.TypeA); r.Rcode != dns.RcodeNameError {
-			t.Errorf("%s: not forwarded: %s", network, dns.RcodeToString[r.Rcode])
-		}
-	}
-	s.Forward("127.0.0.1:1")
-	if r := ask(t, s, "tcp", "elsewhere.test", dns.TypeA); r.Rcode != dns.RcodeServerFailure {
-		t.Errorf("nobody there: %s", dns.RcodeToString[r.Rcode])
-	}
-}
-
 func TestLog(t *testing.T) {
 	s := serve(t)
 	set(t, s, name, "10.0.0.1", "10.0.0.2")
