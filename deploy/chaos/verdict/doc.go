@@ -38,6 +38,22 @@
 // favour: each node that a client may be at is tried. That is why the node at
 // which it registered is kept for as long as nothing happened to it.
 //
-// Start reading at [Judge], then [Derive]; world.go says who reaches whom, and
-// client.go where a client may be.
+// # From what was done to an excuse
+//
+// [Judge] compares each provider with each observer, and asks for the excuses of
+// the two. They come from
+//
+//	world.go    stretches of time: which nodes are up, which links carry, who is silent for whom
+//	client.go   paths: at which nodes the provider and the observer may have been, and when
+//	derive.go   from when the node of one may lack what was on that of the other (lacks),
+//	            and on until the observer is told again (deaf)
+//	gone.go     by when the dead must be gone
+//	settled.go  how long a recording has to go on for all that
+//	writes.go   persistent writes, which need none of it
+//
+// All numbers are in limits.go. Letters mean the same everywhere: p is a provider,
+// o an observer, m the node that shows a list, n the one that had the provider, k
+// any other, i a stretch, z a silence.
+//
+// Start reading at [Judge], then [Derive].
 package verdict

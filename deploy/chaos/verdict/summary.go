@@ -38,8 +38,8 @@ type Summary struct {
 	SDKs     []SDKSummary `json:"sdks"`
 }
 
-// An SDKSummary is of the providers of an SDK; By of which SDKs observers saw
-// the longest gap is with the gaps.
+// An SDKSummary is of the providers of one SDK. Who did not see them is with the
+// gaps.
 type SDKSummary struct {
 	SDK              string `json:"sdk"`
 	Providers        int    `json:"providers"`
