@@ -9,6 +9,7 @@ import (
 	"io"
 	stdlog "log"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -460,13 +461,10 @@ func startStarling(t *testing.T) string {
 		t.Skip("there is no server: make build")
 	}
 	for range 20 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		if port < 2000 || port > 60000 {
+		// Below those that the system gives to connections, of which one may get a
+		// port of the server before the server does.
+		port := 12000 + rand.IntN(18000)
+		if !free(port, port+1000, port+1001, port-1000, port-902) {
 			continue
 		}
 		cmd := exec.Command(bin, "serve", "--port", fmt.Sprint(port), "--data-dir", t.TempDir())
@@ -477,7 +475,7 @@ func startStarling(t *testing.T) string {
 		go func() { cmd.Wait(); close(exited) }()
 		addr := fmt.Sprintf("127.0.0.1:%d", port)
 		up := false
-		for deadline := time.Now().Add(10 * time.Second); !up && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !up && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			resp, err := http.Get("http://" + addr + "/nacos/v3/admin/core/state/readiness")
 			if err == nil {
 				resp.Body.Close()
@@ -499,6 +497,18 @@ func startStarling(t *testing.T) string {
 	}
 	t.Fatal("no free ports")
 	return ""
+}
+
+// free reports whether nobody listens at any of these ports.
+func free(ports ...int) bool {
+	for _, port := range ports {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
 }
 
 // The same against Starling itself.
