@@ -16,4 +16,22 @@
 // Lists are immutable, told by full replacement, and say what they are worth
 // ([Snapshot.Source], [Snapshot.AsOf]). A client shares nothing with another one
 // of the same process.
+//
+// Who asks is served from memory: the first read of a service subscribes to it,
+// and from then on the server pushes what changes. [Client.Pick] and
+// [Client.Select] are for those who choose an instance for each request,
+// [Client.Watch] for those who keep connections to all of them.
+//
+// Errors are [ErrNotConnected], [ErrUnauthorized] and the others of this package,
+// for errors.Is; what a server refuses is a [ServerError]. A refusal is final and
+// told at once; what fails on the way is tried again within the context's time.
+// A context without a deadline counts as one of Config.RequestTimeout for reads,
+// and of three times that for what is published.
+//
+// Goroutines: a client has about a dozen, whatever the number of services and
+// watchers, and one more for each [Watcher.C]. Functions of [Client.WatchFunc]
+// run on goroutines that there are only while they run; those of [Where] on that
+// of who reads or is told; [Metrics], WithDialContext and WithCredentials on any.
+//
+// Start reading at [New], then link.run, reconciler.run and svc.apply.
 package client
