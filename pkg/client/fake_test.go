@@ -110,7 +110,6 @@ type fake struct {
 	mu        sync.Mutex
 	grpc      *grpc.Server
 	conns     chan net.Conn
-	up        chan struct{}
 	done      chan struct{} // closed when it does not serve any more
 	sessions  map[string]*remote
 	abilities map[string]bool
@@ -120,9 +119,8 @@ type fake struct {
 	asked     []asked
 	// script answers instead of the server if it returns something; called under
 	// no lock.
-	script  func(r *remote, typ string, body []byte) *nacos.Payload
-	noPush  bool
-	backlog []net.Conn
+	script func(r *remote, typ string, body []byte) *nacos.Payload
+	noPush bool
 }
 
 type asked struct {

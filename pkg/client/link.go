@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -304,9 +305,7 @@ func (l *link) connect(to server) (*session, error) {
 		HealthChecks:   2,
 		RequestTimeout: cfg.RequestTimeout, DialContext: l.c.dial, Logger: l.c.log,
 	}
-	for k, v := range cfg.Labels {
-		opts.Labels[k] = v
-	}
+	maps.Copy(opts.Labels, cfg.Labels)
 	if cfg.TLS != nil && cfg.TLS.ServerName == "" {
 		opts.TLS = cfg.TLS.Clone()
 		opts.TLS.ServerName = to.name

@@ -138,7 +138,6 @@ func TestPoll(t *testing.T) {
 		f.noPush = false
 		time.Sleep(30 * time.Second)
 		f.set(order, inst("1.1.1.2")) // pushes hold polls off
-		start = time.Now()
 		n := f.count(nacos.TypeServiceQueryRequest, "")
 		time.Sleep(47 * time.Second)
 		if got := f.count(nacos.TypeServiceQueryRequest, ""); got != n {
