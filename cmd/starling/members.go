@@ -88,7 +88,7 @@ It needs a quorum. If that is lost: starling recover --help.`,
 			if err != nil {
 				return failed(err)
 			}
-			removed, err := ask(c.Context(), func(ctx context.Context) (*api.Removed, error) { return client.RemoveMember(ctx, id) })
+			removed, err := ask(c.Context(), func(ctx context.Context) (*api.Removed, error) { return removeMember(ctx, client, id) })
 			if err != nil {
 				return failed(err)
 			}
@@ -103,6 +103,30 @@ It needs a quorum. If that is lost: starling recover --help.`,
 	r.flags(c, false, false)
 	noFiles(c)
 	return c
+}
+
+// A leader that was stopped a moment ago is to be removed by the next one, which
+// may take some seconds to be elected.
+const (
+	leaderWithin = 5 * time.Second
+	leaderPoll   = 250 * time.Millisecond
+)
+
+// removeMember takes a member out of the log, and waits for somebody who leads:
+// nobody may, or the one that is thought to may be the one that was stopped.
+func removeMember(ctx context.Context, client *api.Client, id string) (*api.Removed, error) {
+	end := time.Now().Add(leaderWithin)
+	for {
+		removed, err := client.RemoveMember(ctx, id)
+		if code := api.CodeOf(err); code != api.CodeNoLeader && code != api.CodeCannotReach || time.Until(end) < leaderPoll {
+			return removed, err
+		}
+		select {
+		case <-time.After(leaderPoll):
+		case <-ctx.Done():
+			return removed, err
+		}
+	}
 }
 
 // memberOf finds the id of a member, or of a node that only the log still

@@ -158,6 +158,21 @@ func TestRemoveMember(t *testing.T) {
 	if len(b.asked) != asked {
 		t.Errorf("asked for %v", b.asked[asked:])
 	}
+	// The one that is removed led until a moment ago.
+	tries := 0
+	a.answers["POST /members/remove"] = func() any {
+		switch tries++; tries {
+		case 1:
+			return &api.Error{Status: 409, Code: api.CodeNotLeader, Message: "node-c does", Server: "127.0.0.1:1"}
+		case 2:
+			return &api.Error{Status: 503, Code: api.CodeNoLeader, Message: "the log of the cluster has no leader"}
+		}
+		return b.answers["POST /members/remove"]
+	}
+	if status, _, stderr := starling(nil, "members", "remove", idC, "--server", a.addr); status != exitOK || tries != 3 {
+		t.Errorf("while the next leader is elected: status %d after %d: %s", status, tries, stderr)
+	}
+
 	a.answers["POST /members/remove"] = &api.Error{Status: 409, Code: api.CodeConflict, Message: "node-c is alive", Hint: "stop it first, with SIGTERM"}
 	fails(idC, "node-c is alive (stop it first")
 
