@@ -3,7 +3,8 @@
 # It builds what it needs (Go 1.26) into bin/ of this checkout, and leaves nothing
 # else behind.
 #
-# STARLING_BIN   the server to break (default: the one of this checkout, built)
+# STARLING_BIN   the server to break, which also compares nodes that run already
+#                (default: the one of this checkout, built)
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -20,7 +21,7 @@ build() (
 
 server=${STARLING_BIN:-}
 case " $* " in
-*" --servers"* | *" --bin"* | *" --help "* | *" -h "* | *" --list "*) ;;
+*" --bin"* | *" --help "* | *" -h "* | *" --list "*) ;;
 *)
 	if [ -z "$server" ]; then
 		build "$root" starling ./cmd/starling
