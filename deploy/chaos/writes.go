@@ -32,7 +32,7 @@ func (s *stage) writePersistent(ctx context.Context, rng *rand.Rand) {
 		running := s.cluster.running()
 		if len(running) > 0 {
 			n := running[rng.IntN(len(running))]
-			w := verdict.Write{Address: fmt.Sprintf("192.0.2.%d:%d", 1+i%250, 1024+i/250), Node: n.name, FromMs: now()}
+			w := verdict.Write{Address: persistentAddress(i), Node: n.name, FromMs: now()}
 			if i%5 == 4 && len(mine) > 0 {
 				w.Address, w.Deregister = mine[0], true
 				mine = mine[1:]
@@ -56,6 +56,12 @@ func (s *stage) writePersistent(ctx context.Context, rng *rand.Rand) {
 		case <-ticks.C:
 		}
 	}
+}
+
+// persistentAddress is one at which nobody listens. Nodes check what is persistent,
+// each of its own loopback: without root they would knock at a whole real network.
+func persistentAddress(i int) string {
+	return fmt.Sprintf("127.77.%d.%d:%d", i/250%250, 1+i%250, 1+i/62500)
 }
 
 // readKept records what the nodes list of the persistent service in the end:

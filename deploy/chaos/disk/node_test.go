@@ -55,7 +55,7 @@ func newNodes(t testing.TB, dirs ...string) (nodes []*node) {
 func (n *node) write(i int) (time.Duration, error) {
 	start := time.Now()
 	_, err := n.Do(http.MethodPost, "/nacos/v1/ns/instance", url.Values{
-		"serviceName": {"disk"}, "ephemeral": {"false"}, "ip": {fmt.Sprintf("192.0.2.%d", 1+i%250)}, "port": {fmt.Sprint(1 + i/250)},
+		"serviceName": {"disk"}, "ephemeral": {"false"}, "ip": {fmt.Sprintf("127.77.0.%d", 1+i%250)}, "port": {fmt.Sprint(1 + i/250)},
 		"metadata": {`{"text":"` + strings.Repeat("x", 500) + `"}`},
 	})
 	return time.Since(start), err
@@ -67,7 +67,7 @@ func (n *node) count() int {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return strings.Count(body, `"ip":"192.0.2.`)
+	return strings.Count(body, `"ip":"127.77.0.`)
 }
 
 func (n *node) writes(from, to int) time.Duration {
