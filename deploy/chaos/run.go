@@ -237,6 +237,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		}
 	}
 	if !o.noWrites && sc.free {
+		s.wrote = true
 		s.writers.Go(func() { s.writePersistent(s.writing, rand.New(rand.NewPCG(o.seed, 1))) })
 	}
 	s.rec.begin()

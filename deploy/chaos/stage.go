@@ -55,6 +55,7 @@ type stage struct {
 	readers, writers         sync.WaitGroup
 	reading, writing         context.Context // until readers, until writers end
 	stopReading, stopWriting context.CancelFunc
+	wrote                    bool // persistent instances, or tried to
 	lastClient               atomic.Int64
 }
 
@@ -378,6 +379,10 @@ func (s *stage) close() error {
 	for _, l := range s.listeners {
 		l.Close()
 	}
+	var left error
+	if s.cluster.foreign && s.wrote {
+		left = s.cluster.removePersistent()
+	}
 	err := s.cluster.close()
-	return errors.Join(err, s.network.Close())
+	return errors.Join(left, err, s.network.Close())
 }

@@ -18,6 +18,8 @@ const (
 	writeEvery     = 100 * time.Millisecond
 	// keptTimeout is for all nodes to list the same at the end.
 	keptTimeout = 15 * time.Second
+	// removeTimeout is for all of half an hour.
+	removeTimeout = 2 * time.Minute
 )
 
 // writePersistent registers persistent instances at nodes that it chooses at
@@ -62,6 +64,40 @@ func (s *stage) writePersistent(ctx context.Context, rng *rand.Rand) {
 // each of its own loopback: without root they would knock at a whole real network.
 func persistentAddress(i int) string {
 	return fmt.Sprintf("127.77.%d.%d:%d", i/250%250, 1+i%250, 1+i/62500)
+}
+
+// removePersistent takes what was written out of servers that go on afterwards,
+// also what an earlier run that was killed has left.
+func (c *cluster) removePersistent() error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
+	defer cancel()
+	running := c.running()
+	if len(running) == 0 {
+		return fmt.Errorf("%s: no server is there to take its instances out of", persistent)
+	}
+	server := running[0].http()
+	hosts, err := c.api.hosts(ctx, server, persistent)
+	if err != nil {
+		return err
+	}
+	errs := make(chan error, len(hosts))
+	busy := make(chan struct{}, 8)
+	for _, h := range hosts {
+		busy <- struct{}{}
+		go func() {
+			errs <- c.api.persist(ctx, server, persistent, h.address(), true)
+			<-busy
+		}()
+	}
+	for range hosts {
+		if e := <-errs; err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: not all of its instances were taken out: %w", persistent, err)
+	}
+	return nil
 }
 
 // readKept records what the nodes list of the persistent service in the end:
