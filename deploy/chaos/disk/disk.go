@@ -72,7 +72,7 @@ func New(dir string, size int64) (_ *Disk, err error) {
 	if err := Available(); err != nil {
 		return nil, fmt.Errorf("disk: %w", err)
 	}
-	if err := sweep(); err != nil {
+	if err := RemoveLeft(); err != nil {
 		return nil, fmt.Errorf("disk: removing what another process has left: %w", err)
 	}
 	if dir, err = filepath.Abs(dir); err != nil {

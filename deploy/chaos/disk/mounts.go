@@ -20,8 +20,8 @@ const sourcePrefix = "starling-disk-"
 
 func source() string { return sourcePrefix + strconv.Itoa(os.Getpid()) }
 
-// sweep unmounts what processes have left that do not run any more.
-func sweep() error {
+// RemoveLeft unmounts what processes have left that do not run any more.
+func RemoveLeft() error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func NewRouter() (*Router, error) {
 	if err := RouterAvailable(); err != nil {
 		return nil, err
 	}
-	if err := removeLeft(); err != nil {
+	if err := RemoveLeft(); err != nil {
 		return nil, fmt.Errorf("removing what is left of an earlier run: %w", err)
 	}
 	r := &Router{
