@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	service        = "chaos"
+	ownService     = "chaos" // in a cluster that nobody else uses
 	connectTimeout = 15 * time.Second
 	readEvery      = 150 * time.Millisecond
 )
@@ -107,7 +107,7 @@ func (s *stage) cast(ctx context.Context, p *plan) error {
 				o.Name += "@" + node
 			}
 			s.rec.addObserver(o)
-			if _, err := s.lasting[i].process.Call(drivers.Request{Op: "subscribe", Client: client, Service: service, Subscription: o.Name}); err != nil {
+			if _, err := s.lasting[i].process.Call(drivers.Request{Op: "subscribe", Client: client, Service: s.cluster.service, Subscription: o.Name}); err != nil {
 				return err
 			}
 		}
@@ -280,7 +280,7 @@ func (s *stage) enlist(ctx context.Context, c *cast, name, on string) error {
 	s.rec.addProvider(p)
 	c.clients[name] = client
 	c.providers = append(c.providers, p)
-	if _, err := c.process.Call(drivers.Request{Op: "register", Client: client, Service: service, Instance: instanceAt(p.Address)}); err != nil {
+	if _, err := c.process.Call(drivers.Request{Op: "register", Client: client, Service: s.cluster.service, Instance: instanceAt(p.Address)}); err != nil {
 		return err
 	}
 	s.rec.up(p)
@@ -351,7 +351,7 @@ func (s *stage) deregister(c *cast, p *verdict.Provider) error {
 	p.Left = true
 	s.rec.died(p)
 	s.hush(p.Name)
-	_, err := c.process.Call(drivers.Request{Op: "deregister", Client: c.clients[p.Name], Service: service, Instance: instanceAt(p.Address)})
+	_, err := c.process.Call(drivers.Request{Op: "deregister", Client: c.clients[p.Name], Service: s.cluster.service, Instance: instanceAt(p.Address)})
 	return err
 }
 
@@ -378,7 +378,7 @@ func (s *stage) read(ctx context.Context, n *node, name string) {
 	ticks := time.NewTicker(readEvery)
 	defer ticks.Stop()
 	for {
-		hosts, err := s.cluster.api.hosts(ctx, n.http(), service)
+		hosts, err := s.cluster.api.hosts(ctx, n.http(), s.cluster.service)
 		if ctx.Err() != nil {
 			return
 		}

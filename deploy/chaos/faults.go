@@ -23,7 +23,10 @@ type fault struct {
 	several bool
 	// beside: it is drawn only together with another one.
 	beside bool
-	do     func(context.Context, *stage, *step) error
+	// ends: it ends, freezes or starts the process of its target, or of a node that
+	// it chooses.
+	ends bool
+	do   func(context.Context, *stage, *step) error
 }
 
 // A need is a set of abilities.
@@ -84,14 +87,14 @@ func (n need) String() string {
 var faults = []*fault{
 	{
 		name: "kill", says: "kill -9 of a node, which is started again when the time is over",
-		needs: needProcess, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
+		needs: needProcess, ends: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.killed(ctx, st.last, s.cluster.node(st.target))
 		},
 	},
 	{
 		name: "kill-leader", says: "kill -9 of the node that leads the log",
-		needs: needProcess | needLog, shortest: 3 * time.Second, longest: 40 * time.Second,
+		needs: needProcess | needLog, ends: true, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			n, err := s.cluster.leader(ctx)
 			if err != nil {
@@ -103,7 +106,7 @@ var faults = []*fault{
 	},
 	{
 		name: "kill-majority", says: "kill -9 of more than half of the nodes at once",
-		needs: needProcess, several: true, shortest: 5 * time.Second, longest: 30 * time.Second,
+		needs: needProcess, ends: true, several: true, shortest: 5 * time.Second, longest: 30 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			running := s.cluster.running()
 			return s.killed(ctx, st.last, running[:len(running)/2+1]...)
@@ -111,7 +114,7 @@ var faults = []*fault{
 	},
 	{
 		name: "kill-all", says: "kill -9 of all nodes at once, which are started again at once",
-		needs: needProcess,
+		needs: needProcess, ends: true,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			// A node writes its snapshot every 10 s: what it has not yet written, it
 			// does not know afterwards.
@@ -123,28 +126,28 @@ var faults = []*fault{
 	},
 	{
 		name: "crash", says: "kill -9 of a node that is started again within a second",
-		needs: needProcess, target: aNode,
+		needs: needProcess, ends: true, target: aNode,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.killed(ctx, 0, s.cluster.node(st.target))
 		},
 	},
 	{
 		name: "stop", says: "a node stands still (SIGSTOP), then goes on (SIGCONT)",
-		needs: needProcess, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
+		needs: needProcess, ends: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.frozen(ctx, st.last, s.cluster.node(st.target))
 		},
 	},
 	{
 		name: "restart", says: "SIGTERM to a node: it hands its clients over, ends and is started again",
-		needs: needProcess, target: aNode,
+		needs: needProcess, ends: true, target: aNode,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.restarted(ctx, s.cluster.node(st.target))
 		},
 	},
 	{
 		name: "rolling-restart", says: "each node is restarted like that, one after the other",
-		needs: needProcess,
+		needs: needProcess, ends: true,
 		do: func(ctx context.Context, s *stage, _ *step) error {
 			for _, n := range s.cluster.running() {
 				if err := s.restarted(ctx, n); err != nil {
@@ -156,7 +159,7 @@ var faults = []*fault{
 	},
 	{
 		name: "restart-all", says: "SIGTERM to all nodes at once, which are started again",
-		needs: needProcess,
+		needs: needProcess, ends: true,
 		do: func(ctx context.Context, s *stage, _ *step) error {
 			return s.restarted(ctx, s.cluster.running()...)
 		},
@@ -214,7 +217,7 @@ var faults = []*fault{
 	},
 	{
 		name: "dns", says: "the name stands for one node only, then for the others, of which that one is killed meanwhile",
-		needs: needName | needProcess, several: true, target: aNode, shortest: 6 * time.Second, longest: 40 * time.Second,
+		needs: needName | needProcess, ends: true, several: true, target: aNode, shortest: 6 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			n := s.cluster.node(st.target)
 			if err := s.name(n); err != nil {
@@ -244,14 +247,14 @@ var faults = []*fault{
 	},
 	{
 		name: "remove", says: "a node that was added hands its clients over and leaves for good",
-		needs: needOwn, target: anExtra,
+		needs: needOwn, ends: true, target: anExtra,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.remove(ctx, s.cluster.node(st.target))
 		},
 	},
 	{
 		name: "clock", says: "a node runs with a clock that is 2 minutes ahead, then one that is right again",
-		needs: needOwn, target: aNode, shortest: 5 * time.Second, longest: 30 * time.Second,
+		needs: needOwn, ends: true, target: aNode, shortest: 5 * time.Second, longest: 30 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			n := s.cluster.node(st.target)
 			n.flags = []string{"--clock-offset", "2m"}
@@ -267,7 +270,7 @@ var faults = []*fault{
 	},
 	{
 		name: "disk-full", says: "a node's disk is full: it ends, and is started when there is room again",
-		needs: needOwn | needDisk, target: aNode, shortest: 5 * time.Second, longest: 30 * time.Second,
+		needs: needOwn | needDisk, ends: true, target: aNode, shortest: 5 * time.Second, longest: 30 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
 			return s.filled(ctx, st.last, s.cluster.node(st.target))
 		},
@@ -324,20 +327,33 @@ func both(these, those []string) []direction {
 
 // killed kills nodes and starts them again after a while.
 func (s *stage) killed(ctx context.Context, last time.Duration, nodes ...*node) error {
-	for _, n := range nodes {
+	for i, n := range nodes {
 		s.act("kill -9 of %s", n.name)
 		// Of several none may hear first that another is gone.
 		if err := n.crash(ctx); err != nil {
-			return err
+			return s.giveBack(ctx, err, nodes[:i]...)
 		}
 	}
 	for _, n := range nodes {
 		n.waitDown()
 	}
 	if err := s.watch(ctx, last); err != nil {
-		return err
+		return s.giveBack(ctx, err, nodes...)
 	}
 	return s.start(ctx, nodes...)
+}
+
+// giveBack starts servers of somebody else again when what was done to them did
+// not come to its end; those of ours end anyway.
+func (s *stage) giveBack(ctx context.Context, why error, nodes ...*node) error {
+	if !s.cluster.foreign {
+		return why
+	}
+	errs := []error{why}
+	for _, n := range nodes {
+		errs = append(errs, n.start(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // start starts nodes and returns when all are ready.
@@ -370,7 +386,7 @@ func (s *stage) restarted(ctx context.Context, nodes ...*node) error {
 		errs = append(errs, <-ended)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return s.giveBack(ctx, err, nodes...)
 	}
 	return s.start(ctx, nodes...)
 }
@@ -389,12 +405,12 @@ func (s *stage) frozen(ctx context.Context, last time.Duration, n *node) error {
 // impaired lays a rule on links for a while.
 func (s *stage) impaired(ctx context.Context, st *step, r link.Rule, links []direction) error {
 	s.act("%s", st.fault.says)
-	if err := s.setLinks(links, r); err != nil {
+	if err := s.lay(links, r); err != nil {
 		return err
 	}
 	err := s.watch(ctx, st.last)
 	s.act("%s is over", st)
-	return errors.Join(err, s.setLinks(links, link.Rule{}))
+	return errors.Join(err, s.lift(links, r))
 }
 
 // linksOf are the links of a node to all other nodes and to clients, or all.

@@ -13,7 +13,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -24,6 +26,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	starling "github.com/starling-registry/starling/pkg/api"
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
@@ -54,6 +57,9 @@ type options struct {
 	noRoot bool
 	report string
 	keep   bool
+
+	// out is where all is told; when it cannot be written to any more, the run ends.
+	out io.Writer
 }
 
 const usage = `Breaks a cluster on purpose, under clients that must notice nothing, and judges
@@ -136,6 +142,9 @@ func main() {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
+	o.out = &teller{out: os.Stdout, failed: cancel}
+	// Or the end of a pager ends this program before it has cleaned up.
+	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
@@ -151,6 +160,20 @@ func main() {
 	if err != nil || !ok {
 		os.Exit(1)
 	}
+}
+
+// A teller writes to somebody who may stop listening.
+type teller struct {
+	out    io.Writer
+	failed context.CancelCauseFunc
+}
+
+func (t *teller) Write(b []byte) (int, error) {
+	n, err := t.out.Write(b)
+	if err != nil {
+		t.failed(fmt.Errorf("stopped: %w", err))
+	}
+	return n, err
 }
 
 func wrongUsage(err error) {
@@ -174,13 +197,26 @@ func (o *options) check(set *pflag.FlagSet) error {
 		return errors.New("--faults says what is done: leave --random and --for out")
 	case o.random < 1:
 		return fmt.Errorf("--random %d: want at least one fault", o.random)
+	case given("random") && given("for"):
+		return errors.New("--for draws as many as there is time for: leave --random out")
+	case given("for") && o.last <= 0:
+		return fmt.Errorf("--for %v: want more than 0", o.last)
+	case given("faults") && o.faults == "":
+		return errors.New("--faults names none: leave it out to draw some")
+	case given("scenario") && o.scenarios == "":
+		return errors.New("--scenario names none; --list does")
+	case given("servers") && len(o.servers) == 0:
+		return errors.New("--servers names none: want HOST:PORT, several with commas")
 	case o.control != "" && len(o.servers) == 0:
 		return errors.New("--control acts on servers that run already: name them with --servers")
 	case len(o.servers) > 0 && (given("nodes") || given("scenario")):
 		return errors.New("--servers are the nodes: leave --nodes and --scenario out")
 	}
-	if len(o.servers) > 0 {
-		o.nodes = len(o.servers)
+	if err := o.checkServers(); err != nil {
+		return err
+	}
+	if _, err := chooseSDKs(o.sdks); err != nil {
+		return err
 	}
 	if o.seed == 0 {
 		o.seed = uint64(time.Now().UnixNano()) % 1_000_000
@@ -192,15 +228,60 @@ func (o *options) check(set *pflag.FlagSet) error {
 		}
 		*path = abs
 	}
-	if o.scenarios != "" {
-		_, err := chooseScenarios(o.scenarios)
+	if !isThere(filepath.Join(o.suite, "drivers")) {
+		return fmt.Errorf("--drivers %s: there are none; want test/compat of a checkout", o.suite)
+	}
+	if _, err := o.plays(); err != nil {
 		return err
 	}
-	if o.faults != "" {
-		_, err := parse(o.faults, newDraw(o.seed, o.nodes, o.quick))
-		return err
+	// Now, not after half an hour.
+	if err := mayWrite(o.report); err != nil {
+		return fmt.Errorf("--report: %w", err)
 	}
 	return nil
+}
+
+// checkServers looks at what is said of servers that run already.
+func (o *options) checkServers() error {
+	if len(o.servers) == 0 {
+		return nil
+	}
+	const most = 'z' - 'a' + 1 // they are called by letters
+	if o.nodes = len(o.servers); o.nodes > most {
+		return fmt.Errorf("--servers: want up to %d", most)
+	}
+	for i, server := range o.servers {
+		if _, _, err := starling.SplitServer(server); err != nil {
+			return fmt.Errorf("--servers: %w", err)
+		}
+		if slices.Contains(o.servers[:i], server) {
+			return fmt.Errorf("--servers: %s is there twice", server)
+		}
+	}
+	if o.control != "" {
+		// A path like those of other programs: relative to where this one runs.
+		path, err := exec.LookPath(o.control)
+		if errors.Is(err, exec.ErrDot) {
+			err = nil
+		}
+		if err == nil {
+			path, err = filepath.Abs(path)
+		}
+		if err != nil {
+			return fmt.Errorf("--control: want a program: %w", err)
+		}
+		o.control = path
+	}
+	return nil
+}
+
+// plays is what the command line asks for.
+func (o *options) plays() ([]*scenario, error) {
+	if o.scenarios != "" {
+		return chooseScenarios(o.scenarios)
+	}
+	one, err := o.fromSchedule()
+	return []*scenario{one}, err
 }
 
 // printList says of each fault what it needs, whether that is here, and what
@@ -271,29 +352,45 @@ func allSDKs(suite string) []*drivers.SDK {
 	}
 }
 
-// buildSDKs builds the drivers. A lack of tools leaves an SDK out, which is
-// said; in CI it is an error.
-func buildSDKs(suite, names string) (list []*drivers.SDK, leftOut []string, err error) {
-	all := allSDKs(suite)
+// chooseSDKs are the places in allSDKs of those that are named.
+func chooseSDKs(names string) ([]int, error) {
 	if names == "all" {
 		names = strings.Join(sdkNames, ",")
 	}
+	var list []int
 	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(s *drivers.SDK) bool { return s.Name == name })
-		if i < 0 {
-			return nil, nil, fmt.Errorf("there is no SDK %q; there are %s", name, strings.Join(sdkNames, ", "))
+		switch i := slices.Index(sdkNames, name); {
+		case i < 0:
+			return nil, fmt.Errorf("there is no SDK %q; there are %s", name, strings.Join(sdkNames, ", "))
+		case slices.Contains(list, i):
+			return nil, fmt.Errorf("--sdks: %s is there twice", name)
+		default:
+			list = append(list, i)
 		}
+	}
+	return list, nil
+}
+
+// buildSDKs builds the drivers. A lack of tools leaves an SDK out, which is
+// said; in CI it is an error.
+func buildSDKs(out io.Writer, suite, names string) (list []*drivers.SDK, leftOut []string, err error) {
+	all := allSDKs(suite)
+	chosen, err := chooseSDKs(names)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, i := range chosen {
 		s := all[i]
 		if missing := s.Missing(); len(missing) > 0 {
 			err := fmt.Errorf("%s needs %s: sudo apt-get install %s", s.Name, missing[0].Program, missing[0].Package)
 			if os.Getenv("CI") == "true" {
 				return nil, nil, err
 			}
-			fmt.Println("left out:", err)
+			fmt.Fprintln(out, "left out:", err)
 			leftOut = append(leftOut, "left out: "+err.Error())
 			continue
 		}
-		fmt.Printf("building the driver of %s %s\n", s.Name, s.Version)
+		fmt.Fprintf(out, "building the driver of %s %s\n", s.Name, s.Version)
 		if err := s.Build(); err != nil {
 			return nil, nil, err
 		}

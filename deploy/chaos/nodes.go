@@ -28,6 +28,9 @@ const (
 	readyTimeout = 30 * time.Second
 	// stopTimeout is above the 20 s that a node may take to drain.
 	stopTimeout = 30 * time.Second
+	// controlTimeout is for a program that acts on servers of somebody else, which
+	// may wait until one has drained.
+	controlTimeout = 2 * time.Minute
 	// diskSize holds a node's log and snapshot, and little more, so that it is
 	// full soon.
 	diskSize = 64 << 20
@@ -50,9 +53,13 @@ type cluster struct {
 	// starling: they have the native API, so that more can be asked of them.
 	starling bool
 	api      *api
+	// service has the providers and begins the name of the one that has persistent
+	// instances. Servers of somebody else may still have those of an earlier run.
+	service string
 
 	mu    sync.Mutex
 	nodes []*node // also those that left
+	named int     // of those that were added
 }
 
 // A node is one server: a "starling serve" process that is started again with
@@ -78,7 +85,7 @@ type node struct {
 
 // newCluster prepares nodes and starts none.
 func newCluster(bin, dir string, rec *recorder, net network, port int, names []string, disks bool) (*cluster, error) {
-	c := &cluster{bin: bin, dir: dir, rec: rec, net: net, port: port, expect: len(names), starling: true, api: apiV1, disks: disks}
+	c := &cluster{bin: bin, dir: dir, rec: rec, net: net, port: port, expect: len(names), starling: true, api: apiV1, service: ownService, disks: disks}
 	// Where others than this machine could reach them, a cluster wants a secret.
 	secret := make([]byte, 32)
 	rand.Read(secret)
@@ -165,6 +172,14 @@ func (n *node) http() string { return net.JoinHostPort(n.host, strconv.Itoa(n.po
 func (n *node) grpc() string { return net.JoinHostPort(n.host, strconv.Itoa(n.port+1000)) }
 func (n *node) log() string  { return filepath.Join(n.dir, "log") }
 
+// where says where to find out more about it.
+func (n *node) where() string {
+	if n.cluster.foreign {
+		return "it is " + n.server
+	}
+	return "see " + n.log()
+}
+
 // start starts the process and does not wait until it is ready.
 func (n *node) start(ctx context.Context) error {
 	n.ends.Store(false)
@@ -210,7 +225,9 @@ func (n *node) start(ctx context.Context) error {
 // join is how a node finds the others.
 func (c *cluster) join(n *node) []string {
 	all := c.all()
-	founds := slices.Index(all, n) < c.expect && slices.IndexFunc(c.nodes, func(o *node) bool { return o == n }) < c.expect
+	c.mu.Lock()
+	founds := slices.Index(c.nodes, n) < c.expect
+	c.mu.Unlock()
 	if c.expect == 1 && founds {
 		return nil // the first one of a cluster of one; those that follow join it
 	}
@@ -236,9 +253,28 @@ func (n *node) is(state verdict.NodeState) {
 
 // act asks the control program of somebody else's servers.
 func (n *node) act(ctx context.Context, action string) error {
-	out, err := exec.CommandContext(ctx, n.cluster.control, action, n.server).CombinedOutput()
+	if action == "start" || action == "continue" {
+		// Somebody's server is not left down because this program was stopped.
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, controlTimeout, fmt.Errorf("it has not ended after %v", controlTimeout))
+	defer cancel()
+	// A file: a server that it starts may keep what it was given open.
+	out, err := os.CreateTemp(n.cluster.dir, "control-")
 	if err != nil {
-		return fmt.Errorf("%s %s %s: %w: %s", n.cluster.control, action, n.server, err, strings.TrimSpace(string(out)))
+		return err
+	}
+	defer os.Remove(out.Name())
+	defer out.Close()
+	cmd := exec.CommandContext(ctx, n.cluster.control, action, n.server)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		said, _ := os.ReadFile(out.Name())
+		return fmt.Errorf("%s %s %s: %w: %.1000s", n.cluster.control, action, n.server, err, strings.TrimSpace(string(said)))
 	}
 	return nil
 }
@@ -278,9 +314,9 @@ func (n *node) waitReady(ctx context.Context) error {
 		}
 		select {
 		case <-n.exited: // nil, and never, for servers of somebody else
-			return fmt.Errorf("node %s ended before it was ready (%v), see %s", n.name, n.cmd.ProcessState, n.log())
+			return fmt.Errorf("node %s ended before it was ready (%v), %s", n.name, n.cmd.ProcessState, n.where())
 		case <-ctx.Done():
-			return fmt.Errorf("node %s is not ready after %v (%s), see %s", n.name, readyTimeout, last, n.log())
+			return fmt.Errorf("node %s is not ready after %v (%s), %s", n.name, readyTimeout, last, n.where())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -291,7 +327,7 @@ func (c *cluster) readiness() string {
 	if c.starling {
 		return "/readyz"
 	}
-	return c.api.list + "?serviceName=" + service
+	return c.api.list + "?serviceName=" + c.service
 }
 
 // stop asks the process to end, as a service manager does, and waits for it.
@@ -416,8 +452,10 @@ func (n *node) raft(ctx context.Context) (*starling.Raft, error) {
 func (c *cluster) verify(ctx context.Context) (string, error) {
 	running := addressesOf(c.running())
 	switch {
-	case c.foreign && c.bin == "" || !c.starling:
+	case !c.starling:
 		return "not asked", nil
+	case c.foreign && !isThere(c.bin):
+		return "not asked: no starling at " + c.bin, nil
 	case len(running) < 2:
 		return "one node", nil
 	}
@@ -431,11 +469,17 @@ func (c *cluster) verify(ctx context.Context) (string, error) {
 	return "holds", nil
 }
 
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // nextName is that of a node that is added.
 func (c *cluster) nextName() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return string(rune('a' + len(c.nodes)))
+	c.named++
+	return string(rune('a' + c.expect + c.named - 1))
 }
 
 // forget takes a node that has left out of the log.
@@ -462,7 +506,7 @@ func (c *cluster) recognise(ctx context.Context) error {
 	}
 	c.starling = status == http.StatusOK
 	for _, a := range []*api{apiV1, apiV3} {
-		if _, err = a.hosts(ctx, n.http(), service); err == nil {
+		if _, err = a.hosts(ctx, n.http(), c.service); err == nil {
 			c.api = a
 			return nil
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"strconv"
@@ -105,7 +106,7 @@ func (o *options) openForeign(ctx context.Context, s *stage) error {
 		return err
 	}
 	s.network = relay
-	s.cluster = &cluster{bin: o.bin, rec: s.rec, net: relay, control: o.control, foreign: true}
+	s.cluster = &cluster{bin: o.bin, dir: s.dir, rec: s.rec, net: relay, control: o.control, foreign: true, service: ownService + "-" + strings.ToLower(rand.Text()[:8])}
 	port := 0
 	for i, server := range o.servers {
 		host, p, err := starling.SplitServer(server)

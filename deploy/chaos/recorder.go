@@ -127,6 +127,21 @@ func (r *recorder) write(w verdict.Write) {
 	defer r.mu.Unlock()
 	r.writes = append(r.writes, w)
 }
+
+// written are the addresses that were registered and not taken back for sure.
+func (r *recorder) written() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := map[string]bool{}
+	for _, w := range r.writes {
+		there[w.Address] = there[w.Address] || !w.Deregister
+		if w.Deregister && w.Acked {
+			delete(there, w.Address) // an address is registered once
+		}
+	}
+	return slices.Sorted(maps.Keys(there))
+}
+
 func (r *recorder) keep(k verdict.Kept) { r.mu.Lock(); defer r.mu.Unlock(); r.kept = append(r.kept, k) }
 
 // watching is the number of observers.

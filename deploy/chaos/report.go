@@ -27,6 +27,19 @@ func writeReports(dir string, r *report.Report) error {
 	return errors.Join(errs...)
 }
 
+// mayWrite makes the folder and tells whether there can be files in it.
+func mayWrite(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "try-")
+	if err != nil {
+		return err
+	}
+	f.Close()
+	return os.Remove(f.Name())
+}
+
 func writeTimeline(path string, t *verdict.Timeline) error {
 	return writeFile(path, func(w io.Writer) error { return json.NewEncoder(w).Encode(t) })
 }

@@ -56,34 +56,31 @@ func run(ctx context.Context, o *options) (bool, error) {
 	if len(o.servers) == 0 {
 		version, err := exec.CommandContext(ctx, o.bin, "version").CombinedOutput()
 		if err != nil {
-			return false, fmt.Errorf("no server to test: %s version: %w", o.bin, err)
+			return false, fmt.Errorf("no server to test: %s version: %w; make build makes one, --bin names another", o.bin, err)
 		}
 		r.Server = strings.TrimSpace(string(version))
 	}
-	sdks, leftOut, err := buildSDKs(o.suite, o.sdks)
+	if err := link.RouterAvailable(); err != nil && os.Geteuid() == 0 && !o.noRoot && len(o.servers) == 0 {
+		fmt.Fprintf(o.out, "as without root: a network of its own %v\n", err)
+	}
+	sdks, leftOut, err := buildSDKs(o.out, o.suite, o.sdks)
 	if err != nil {
 		return false, err
 	}
 	for _, s := range sdks {
 		r.SDKs = append(r.SDKs, s.Name+" "+s.Version)
 	}
-	dir, err := os.MkdirTemp("", "starling-chaos-")
+	list, err := o.plays()
 	if err != nil {
 		return false, err
 	}
-	var list []*scenario
-	if o.scenarios != "" {
-		list, err = chooseScenarios(o.scenarios)
-	} else {
-		var one *scenario
-		one, err = o.fromSchedule()
-		list = []*scenario{one}
-	}
+	dir, keep, err := newPlace()
 	if err != nil {
 		return false, err
 	}
+	defer keep()
 	for _, sc := range list {
-		fmt.Printf("== %s: %s\n", sc.name, sc.says)
+		fmt.Fprintf(o.out, "== %s: %s\n", sc.name, sc.says)
 		res := play(ctx, o, sc, sdks, filepath.Join(dir, sc.name))
 		res.Notes = leftOut
 		if len(list) > 1 {
@@ -93,26 +90,27 @@ func run(ctx context.Context, o *options) (bool, error) {
 		}
 		r.Runs = append(r.Runs, res)
 		if len(list) > 1 {
-			report.TextRun(os.Stdout, res, colour)
+			report.TextRun(o.out, res, colour)
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		if res.Result == report.Passed && !o.keep {
+		stopped := ctx.Err() != nil
+		if (res.Result == report.Passed || stopped) && !o.keep {
 			os.RemoveAll(filepath.Join(dir, sc.name))
 		}
+		if stopped {
+			break
+		}
 	}
-	fmt.Println()
+	fmt.Fprintln(o.out)
 	r.Took = time.Since(start)
-	report.Text(os.Stdout, r, colour)
-	os.Remove(dir) // if nothing is left in it
-	if _, err := os.Stat(dir); err == nil {
-		fmt.Println("logs and timelines:", dir)
+	report.Text(o.out, r, colour)
+	keep()
+	if isThere(dir) {
+		fmt.Fprintln(o.out, "logs and timelines:", dir)
 	}
 	if err := writeReports(o.report, r); err != nil {
 		return false, err
 	}
-	fmt.Println("report:", filepath.Join(o.report, "report.html"))
+	fmt.Fprintln(o.out, "report:", filepath.Join(o.report, "report.html"))
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
@@ -122,11 +120,12 @@ func run(ctx context.Context, o *options) (bool, error) {
 // command is what plays the same again.
 func command(o *options) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "deploy/chaos/chaos.sh --seed %d --nodes %d --sdks %s --providers %d --subscribers %d", o.seed, o.nodes, o.sdks, o.providers, o.subscribers)
+	fmt.Fprintf(&text, "deploy/chaos/chaos.sh --seed %d --sdks %s --providers %d --subscribers %d", o.seed, o.sdks, o.providers, o.subscribers)
 	for _, f := range []struct {
 		given bool
 		text  string
 	}{
+		{len(o.servers) == 0, fmt.Sprintf(" --nodes %d", o.nodes)},
 		{o.scenarios != "", " --scenario " + o.scenarios},
 		{o.faults != "", " --faults " + o.faults},
 		{o.faults == "" && o.scenarios == "" && o.last == 0, fmt.Sprintf(" --random %d", o.random)},
@@ -210,7 +209,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fail(err)
 	}
-	s := &stage{rec: newRecorder(), out: os.Stdout, dir: dir, dialable: !sc.undialable}
+	s := &stage{rec: newRecorder(), out: o.out, dir: dir, dialable: !sc.undialable}
 	defer func() {
 		if err := s.close(); err != nil {
 			fail(err)
@@ -237,7 +236,6 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 		}
 	}
 	if !o.noWrites && sc.free {
-		s.wrote = true
 		s.writers.Go(func() { s.writePersistent(s.writing, rand.New(rand.NewPCG(o.seed, 1))) })
 	}
 	s.rec.begin()
@@ -256,7 +254,7 @@ func play(ctx context.Context, o *options, sc *scenario, sdks []*drivers.SDK, di
 	t := s.rec.finish()
 	res.Timeline = t
 	if err := writeTimeline(filepath.Join(dir, "timeline.json"), t); err != nil {
-		return fail(err)
+		s.fault("%v", err) // it is in the report too
 	}
 	if err != nil {
 		return fail(err)

@@ -369,11 +369,11 @@ func pause(ctx context.Context, s *stage, d, after time.Duration) error {
 // cut separates node b from the others.
 func cut(s *stage) error {
 	s.act("b is cut off from a and c")
-	return s.setLinks(both([]string{"b"}, []string{"a", "c"}), link.Rule{Cut: true})
+	return s.lay(both([]string{"b"}, []string{"a", "c"}), link.Rule{Cut: true})
 }
 
 func heal(s *stage) (verdict.Millis, error) {
-	if err := s.setLinks(both([]string{"b"}, []string{"a", "c"}), link.Rule{}); err != nil {
+	if err := s.lift(both([]string{"b"}, []string{"a", "c"}), link.Rule{Cut: true}); err != nil {
 		return 0, err
 	}
 	s.act("the cut is healed")

@@ -40,6 +40,29 @@ func (g group) String() string {
 	return strings.Join(parts, "+")
 }
 
+// possible says what in a group cannot be done at the same time.
+func (g group) possible() error {
+	for i, a := range g {
+		for _, b := range g[:i] {
+			if a.collides(b) || b.collides(a) {
+				return fmt.Errorf("%s: both may end or start the same node; a comma lets one wait for the other", group{b, a})
+			}
+		}
+	}
+	return nil
+}
+
+// collides tells whether two steps may act on the process of one node.
+func (s *step) collides(other *step) bool {
+	switch {
+	case !s.fault.ends:
+		return false
+	case s.target == "": // the fault chooses, also one that is just added
+		return other.fault.ends || other.fault.name == "add"
+	}
+	return other.fault.ends && s.target == other.target
+}
+
 // A schedule is the groups in their order.
 type schedule []group
 
@@ -70,6 +93,11 @@ func parse(text string, d *draw) (schedule, error) {
 				return nil, err
 			}
 			g = append(g, s)
+		}
+		if err := g.possible(); err != nil {
+			return nil, err
+		}
+		for _, s := range g { // what is added is there for the next group
 			d.nodes.follow(s)
 		}
 		list = append(list, g)
@@ -103,6 +131,12 @@ func parseStep(text string, d *draw) (*step, error) {
 			return nil, fmt.Errorf("%s: no target %q; %s", text, rest[0], f.target.says(d.nodes))
 		}
 		s.target = rest[0]
+	}
+	switch n := len(d.nodes.running); {
+	case f.target == anExtra && n == 1:
+		return nil, fmt.Errorf("%s: there is one node only; add another one before", text)
+	case f.several && n == 1:
+		return nil, fmt.Errorf("%s: there is one node only; it wants more: --nodes, or add before", text)
 	}
 	d.complete(s)
 	return s, nil

@@ -88,6 +88,13 @@ func TestParse(t *testing.T) {
 		{text: "stop:a:b:5s", fails: "want name[:target][:duration]"},
 		{text: "stop:a:-5s", fails: "lasts up to an hour"},
 		{text: "stop:a:5h", fails: "lasts up to an hour"},
+		{text: "add+add,kill:e:5s", want: "add+add,kill:e:5s"},
+		{text: "kill:a:5s+stop:b:5s", want: "kill:a:5s+stop:b:5s"},
+		{text: "add+kill:d", fails: `no target "d"; want one of a, b, c`},
+		{text: "kill:b:5s+loss:b:5s+stop:b:5s", fails: "kill:b:5s+stop:b:5s: both may end or start the same node"},
+		{text: "restart:b+kill-leader:5s", fails: "both may"},
+		{text: "add+restart-all", fails: "both may"},
+		{text: "remove,remove,remove", fails: "one node only"},
 		{text: "stop:a:5", fails: "want name[:target][:duration]"},
 	}
 	for _, test := range tests {

@@ -46,6 +46,9 @@ type stage struct {
 	lasting, doomed []*cast // doomed ones die with their processes
 	generation      int     // of doomed ones
 
+	linksMu sync.Mutex
+	rules   map[direction][]link.Rule // that faults have laid and not yet lifted
+
 	mu        sync.Mutex
 	ends      []string                // of clients
 	listeners map[string]net.Listener // by provider
@@ -55,7 +58,6 @@ type stage struct {
 	readers, writers         sync.WaitGroup
 	reading, writing         context.Context // until readers, until writers end
 	stopReading, stopWriting context.CancelFunc
-	wrote                    bool // persistent instances, or tried to
 	lastClient               atomic.Int64
 }
 
@@ -300,15 +302,51 @@ func (s *stage) remembers() time.Duration {
 	return 2 * time.Second
 }
 
-// setLinks lays a rule on links, or takes it back.
-func (s *stage) setLinks(links []direction, r link.Rule) error {
+// lay puts a rule on links, beside those that other faults have put there.
+func (s *stage) lay(links []direction, r link.Rule) error {
+	return s.changeLinks(links, func(rules []link.Rule) []link.Rule { return append(rules, r) })
+}
+
+// lift takes one such rule back; those of other faults stay.
+func (s *stage) lift(links []direction, r link.Rule) error {
+	return s.changeLinks(links, func(rules []link.Rule) []link.Rule {
+		if i := slices.Index(rules, r); i >= 0 {
+			return slices.Delete(rules, i, i+1)
+		}
+		return rules
+	})
+}
+
+func (s *stage) changeLinks(links []direction, change func([]link.Rule) []link.Rule) error {
+	s.linksMu.Lock()
+	defer s.linksMu.Unlock()
+	if s.rules == nil {
+		s.rules = map[direction][]link.Rule{}
+	}
 	for _, d := range links {
+		s.rules[d] = change(s.rules[d])
+		r := together(s.rules[d])
 		if err := s.network.Set(d.from, d.to, r); err != nil {
 			return err
 		}
 		s.rec.link(d.from, d.to, r)
 	}
 	return nil
+}
+
+// together is what several rules do to one packet.
+func together(rules []link.Rule) link.Rule {
+	var all link.Rule
+	for _, r := range rules {
+		all.Cut = all.Cut || r.Cut
+		all.Loss += r.Loss - all.Loss*r.Loss
+		all.Delay += r.Delay
+		all.Jitter += r.Jitter
+		if r.Rate > 0 && (all.Rate == 0 || r.Rate < all.Rate) {
+			all.Rate = r.Rate
+		}
+	}
+	return all
 }
 
 // addEnd makes a place for a group of clients.
@@ -344,7 +382,7 @@ func (s *stage) fence(ctx context.Context) {
 func (s *stage) check(ctx context.Context) {
 	for _, n := range s.cluster.running() {
 		if !n.isRunning() {
-			s.fault("node %s ended by itself (%v), see %s", n.name, n.cmd.ProcessState, n.log())
+			s.fault("node %s ended by itself (%v), %s", n.name, n.cmd.ProcessState, n.where())
 		} else if err := n.waitReady(ctx); err != nil {
 			s.fault("%v", err)
 		}
@@ -367,10 +405,14 @@ func (s *stage) endWrites() {
 	s.writers.Wait()
 }
 
-// close ends everything of the stage.
+// close ends everything of the stage, as far as it has been set up.
 func (s *stage) close() error {
 	s.endWrites()
 	s.quiesce()
+	var errs []error
+	if s.cluster != nil && s.cluster.foreign {
+		errs = append(errs, s.removeWritten(context.Background()))
+	}
 	var wg sync.WaitGroup
 	for _, end := range s.closing {
 		wg.Go(end)
@@ -379,10 +421,11 @@ func (s *stage) close() error {
 	for _, l := range s.listeners {
 		l.Close()
 	}
-	var left error
-	if s.cluster.foreign && s.wrote {
-		left = s.cluster.removePersistent()
+	if s.cluster != nil {
+		errs = append(errs, s.cluster.close())
 	}
-	err := s.cluster.close()
-	return errors.Join(left, err, s.network.Close())
+	if s.network != nil {
+		errs = append(errs, s.network.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -2,25 +2,31 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/starling-registry/starling/deploy/chaos/verdict"
 )
 
 const (
-	// persistent is the service whose instances must outlive everything.
-	persistent = "chaos-persistent"
 	// persistTimeout is above what a node waits for a leader over HTTP.
 	persistTimeout = 12 * time.Second
 	writeEvery     = 100 * time.Millisecond
+	// removeTimeout is for all of them to be taken back from servers of somebody
+	// else, by removers at the same time.
+	removeTimeout = 2 * time.Minute
+	removers      = 16
 	// keptTimeout is for all nodes to list the same at the end.
 	keptTimeout = 15 * time.Second
-	// removeTimeout is for all of half an hour.
-	removeTimeout = 2 * time.Minute
 )
+
+// persistent is the service whose instances must outlive everything.
+func (c *cluster) persistent() string { return c.service + "-persistent" }
 
 // writePersistent registers persistent instances at nodes that it chooses at
 // random, and deregisters every fifth of them later, until the context ends.
@@ -40,7 +46,7 @@ func (s *stage) writePersistent(ctx context.Context, rng *rand.Rand) {
 				mine = mine[1:]
 			}
 			s.writers.Go(func() {
-				err := s.cluster.api.persist(context.WithoutCancel(ctx), n.http(), persistent, w.Address, w.Deregister)
+				err := s.cluster.api.persist(context.WithoutCancel(ctx), n.http(), s.cluster.persistent(), w.Address, w.Deregister)
 				w.ToMs, w.Acked = now(), err == nil
 				if err != nil {
 					w.Error = err.Error()
@@ -66,40 +72,6 @@ func persistentAddress(i int) string {
 	return fmt.Sprintf("127.77.%d.%d:%d", i/250%250, 1+i%250, 1+i/62500)
 }
 
-// removePersistent takes what was written out of servers that go on afterwards,
-// also what an earlier run that was killed has left.
-func (c *cluster) removePersistent() error {
-	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
-	defer cancel()
-	running := c.running()
-	if len(running) == 0 {
-		return fmt.Errorf("%s: no server is there to take its instances out of", persistent)
-	}
-	server := running[0].http()
-	hosts, err := c.api.hosts(ctx, server, persistent)
-	if err != nil {
-		return err
-	}
-	errs := make(chan error, len(hosts))
-	busy := make(chan struct{}, 8)
-	for _, h := range hosts {
-		busy <- struct{}{}
-		go func() {
-			errs <- c.api.persist(ctx, server, persistent, h.address(), true)
-			<-busy
-		}()
-	}
-	for range hosts {
-		if e := <-errs; err == nil {
-			err = e
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: not all of its instances were taken out: %w", persistent, err)
-	}
-	return nil
-}
-
 // readKept records what the nodes list of the persistent service in the end:
 // when they agree, or cannot in time.
 func (s *stage) readKept(ctx context.Context) {
@@ -110,7 +82,7 @@ func (s *stage) readKept(ctx context.Context) {
 		agree := true
 		for _, n := range s.cluster.running() {
 			k := verdict.Kept{Node: n.name}
-			hosts, err := s.cluster.api.hosts(ctx, n.http(), persistent)
+			hosts, err := s.cluster.api.hosts(ctx, n.http(), s.cluster.persistent())
 			if err != nil {
 				k.Error, agree = err.Error(), false
 			}
@@ -128,4 +100,42 @@ func (s *stage) readKept(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// removeWritten takes back what servers of somebody else would keep for good.
+func (s *stage) removeWritten(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	addresses := make(chan string)
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for range removers {
+		wg.Go(func() {
+			for address := range addresses {
+				if err := s.removeOne(ctx, address); err != nil {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	for _, address := range s.rec.written() {
+		addresses <- address
+	}
+	close(addresses)
+	wg.Wait()
+	if n := failed.Load(); n > 0 {
+		return fmt.Errorf("%d persistent instances of the service %s could not be removed again", n, s.cluster.persistent())
+	}
+	return nil
+}
+
+// removeOne asks one node after the other.
+func (s *stage) removeOne(ctx context.Context, address string) error {
+	err := errors.New("no node runs")
+	for _, n := range s.cluster.running() {
+		if err = s.cluster.api.persist(ctx, n.http(), s.cluster.persistent(), address, true); err == nil {
+			return nil
+		}
+	}
+	return err
 }
