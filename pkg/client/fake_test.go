@@ -44,7 +44,7 @@ func run(t *testing.T, f func(*testing.T, *scene)) {
 				f.kill()
 			}
 			if t.Failed() {
-				t.Log("log of the clients:\n" + s.logs.String())
+				t.Log("log of the clients:\n" + s.log())
 			}
 		}()
 		f(t, s)
@@ -170,9 +170,10 @@ func (l fakeListener) Accept() (net.Conn, error) {
 func (l fakeListener) Close() error   { return nil }
 func (l fakeListener) Addr() net.Addr { return fakeAddr(l.f.host + ":9848") }
 
-// server starts one. It must not be called for a host that is up.
-func (s *scene) server(host string) *fake {
-	f := &fake{s: s, host: host, conns: make(chan net.Conn), done: make(chan struct{}), sessions: map[string]*remote{}, fixed: map[string][]host_{},
+// server starts one, after its fields have been set by with. It must not be called
+// for a host that is up.
+func (s *scene) server(name string, with ...func(*fake)) *fake {
+	f := &fake{s: s, host: name, conns: make(chan net.Conn), done: make(chan struct{}), sessions: map[string]*remote{}, fixed: map[string][]host{},
 		abilities: map[string]bool{abilityFuzzy: true, abilityPersistent: true}, lastRef: 1_000_000}
 	f.grpc = grpc.NewServer(grpc.ForceServerCodecV2(nacos.Codec{}))
 	f.grpc.RegisterService(&grpc.ServiceDesc{ServiceName: nacos.RequestService, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
@@ -188,14 +189,15 @@ func (s *scene) server(host string) *fake {
 		StreamName: "requestBiStream", ServerStreams: true, ClientStreams: true,
 		Handler: func(_ any, st grpc.ServerStream) error { return f.stream(st) },
 	}}}, nil)
+	for _, f1 := range with {
+		f1(f)
+	}
 	s.mu.Lock()
-	s.servers[host] = f
+	s.servers[name] = f
 	s.mu.Unlock()
 	go f.grpc.Serve(fakeListener{f})
 	return f
 }
-
-type host_ = host
 
 func (f *fake) accept(ctx context.Context, port int) (net.Conn, error) {
 	a, b := net.Pipe()
@@ -490,6 +492,12 @@ func (f *fake) setScript(s func(r *remote, typ string, body []byte) *nacos.Paylo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.script = s
+}
+
+func (f *fake) setPush(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.noPush = !on
 }
 
 // count is how many requests of a type there were whose body has a text.

@@ -137,8 +137,7 @@ func TestWatchServicesIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := s.server("10.0.0.1")
-		f.abilities = nil
+		f := s.server("10.0.0.1", func(f *fake) { f.abilities = nil })
 		if _, err := w.Next(t.Context()); !errors.Is(err, ErrUnsupported) {
 			t.Error(err)
 		}

@@ -362,8 +362,7 @@ func TestHandshake(t *testing.T) {
 		ready(t, c)
 	})
 	run(t, func(t *testing.T, s *scene) {
-		f := s.server("10.0.0.1")
-		f.oldStyle = true
+		s.server("10.0.0.1", func(f *fake) { f.oldStyle = true })
 		c := s.client(Config{})
 		ready(t, c)
 		register(t, c, "1.1.1.1")
@@ -372,14 +371,14 @@ func TestHandshake(t *testing.T) {
 		}
 	})
 	run(t, func(t *testing.T, s *scene) { // it never confirms
-		f := s.server("10.0.0.1")
-		f.abilities = nil
-		f.oldStyle = true
-		f.setScript(func(_ *remote, typ string, _ []byte) *nacos.Payload {
-			if typ == nacos.TypeHealthCheckRequest {
-				return nacos.ErrorResponse(500, nacos.CodeUnregistered, nacos.MsgUnregistered)
+		f := s.server("10.0.0.1", func(f *fake) {
+			f.oldStyle = true
+			f.script = func(_ *remote, typ string, _ []byte) *nacos.Payload {
+				if typ == nacos.TypeHealthCheckRequest {
+					return nacos.ErrorResponse(500, nacos.CodeUnregistered, nacos.MsgUnregistered)
+				}
+				return nil
 			}
-			return nil
 		})
 		c := s.client(Config{})
 		time.Sleep(time.Minute)

@@ -261,11 +261,11 @@ func TestAsync(t *testing.T) {
 			t.Error(err)
 		}
 		f.setScript(nil)
-		time.Sleep(20 * time.Second)
+		time.Sleep(15 * time.Second)
 		if n := f.count(nacos.TypeInstanceRequest, ""); n != 1 {
 			t.Errorf("asked %d times what is refused (R-11)", n)
 		}
-		time.Sleep(20 * time.Second)
+		time.Sleep(25 * time.Second)
 		<-l.Registered()
 		if got := hostIPs(f.hosts(order)); got != "1.1.1.1" || l.Err() != nil {
 			t.Error(got, l.Err())

@@ -129,13 +129,15 @@ func TestPoll(t *testing.T) {
 		w := watch(t, c, "order")
 		next(t, w, time.Second)
 		start := time.Now()
-		f.noPush = true
+		f.setPush(false)
 		f.set(order, inst("1.1.1.1"))
-		wantEvent(t, watchFor(t, w, 73*time.Second), "[1.1.1.1] +[1.1.1.1] -[] ~[]")
+		if got := told(next(t, w, 73*time.Second)); got != "[1.1.1.1] +[1.1.1.1] -[] ~[]" {
+			t.Error(got)
+		}
 		if took := time.Since(start); took < 48*time.Second {
 			t.Errorf("polled after %v", took)
 		}
-		f.noPush = false
+		f.setPush(true)
 		time.Sleep(30 * time.Second)
 		f.set(order, inst("1.1.1.2")) // pushes hold polls off
 		n := f.count(nacos.TypeServiceQueryRequest, "")
@@ -148,15 +150,6 @@ func TestPoll(t *testing.T) {
 			t.Errorf("%d polls within 73 s of a push", got-n)
 		}
 	})
-}
-
-func watchFor(t *testing.T, w *Watcher, d time.Duration) *Watcher {
-	t.Helper()
-	deadline := time.Now().Add(d)
-	for time.Now().Before(deadline) && len(w.wake) == 0 {
-		time.Sleep(100 * time.Millisecond)
-	}
-	return w
 }
 
 // Failed polls back off, 2ⁿ s up to 60 s (P-7, P-8, S000-18); an empty list is no

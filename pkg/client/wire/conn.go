@@ -70,7 +70,7 @@ type Options struct {
 	Pushed func()
 	// Reset says that the server asks to connect to another one, or (host
 	// empty) to any other. Port is that server's main port. It is called as
-	// Push is; the connection goes on until it is closed by either side.
+	// Pushed is; the connection goes on until it is closed by either side.
 	Reset func(host string, port int)
 
 	// HealthCheckAfter is the silence after which the server is asked
@@ -409,7 +409,7 @@ func (c *Conn) receive() {
 		c.touch()
 		id := requestID(p.Body)
 		var err error
-		var pushed func()
+		var then func() // after the acknowledgement
 		switch p.Type {
 		case nacos.TypeSetupAckRequest: // is not answered
 			c.ackedOnce.Do(func() {
@@ -433,7 +433,7 @@ func (c *Conn) receive() {
 				err = json.Unmarshal(p.Body, &to)
 				if err == nil {
 					port, _ := strconv.Atoi(to.Port) // none: 0
-					c.opts.Reset(to.IP, port)
+					then = func() { c.opts.Reset(to.IP, port) }
 				}
 			}
 		default:
@@ -444,11 +444,11 @@ func (c *Conn) receive() {
 			if c.opts.Push != nil {
 				err = c.opts.Push(p)
 			}
-			pushed = c.opts.Pushed
+			then = c.opts.Pushed
 		}
 		err = c.send(acknowledgement(p.Type, id, err))
-		if pushed != nil {
-			pushed()
+		if then != nil {
+			then()
 		}
 		if err != nil {
 			c.fail(fmt.Errorf("acknowledge %s: %w", p.Type, err))
