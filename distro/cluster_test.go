@@ -513,6 +513,37 @@ func TestRestartUnnoticed(t *testing.T) {
 	})
 }
 
+// In a rolling restart a node begins with a snapshot that has the next one's life,
+// which is there. When that one stops, who died with it has no longer lease.
+func TestRollingRestart(t *testing.T) {
+	run(t, 3, func(w *world) {
+		w.startAll()
+		w.client(1, "gone", 81)
+		time.Sleep(12 * time.Second) // in all snapshots
+		restart := func(n int) {
+			w.stop(n)
+			w.allSee(n, Left)
+			w.start(n)
+			for p := range 3 {
+				if p != n {
+					w.see(n, p, Alive)
+					w.see(p, n, Alive)
+				}
+			}
+			time.Sleep(3 * time.Second)
+		}
+		restart(0)
+		old := w.nodes[1].life
+		w.expectState(0, old, registry.Living)
+		restart(1)
+		w.expectShown("81", 0, 1, 2)
+		time.Sleep(12 * time.Second)
+		w.expectState(0, old, registry.Dropped)
+		w.expectShown("", 0, 1, 2)
+		w.expectEqual(0, 1, 2)
+	})
+}
+
 // While the node is silent its orphans are dialled before they go, by one
 // survivor each.
 func TestExpiryProbe(t *testing.T) {

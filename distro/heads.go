@@ -177,7 +177,11 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	}
 	l.resumed = max(l.resumed, min(registry.Stamp(h.GetResumed()), ownerClock))
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
-		l.raise(h.GetDeadline(), h.GetRestart())
+		// What a peer gives that has nothing but its snapshot counts where nobody knows
+		// better: it will be told by a ready one, as this node was.
+		if p.ready || !h.GetRestart() || !d.served && !d.replaced {
+			l.raise(h.GetDeadline(), h.GetRestart())
+		}
 		l.silent = l.silent && !h.GetRefused()
 		if h.GetWaned() {
 			d.hearWaneLocked(p, l, now)

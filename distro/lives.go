@@ -89,6 +89,10 @@ func (d *Replicator) judgeLocked(l *life) {
 		return
 	case gone && l.state == registry.Living:
 		l.orphanedAt, l.silent, l.skipped = d.opts.Clock.Now(), true, 0
+		// This end has a deadline of its own. What was told before is of an earlier
+		// one, or of a node that began with a snapshot while the owner was there: it
+		// would hold for 30 s what dies now. Who has noticed before tells it again.
+		l.deadline = 0
 		if d.now()-l.livingSince >= d.opts.StableAfter.Milliseconds() {
 			l.paused = 0
 		}

@@ -48,6 +48,15 @@ func (d *Replicator) readinessLocked(now time.Time) {
 			}
 		}
 	}
+	if !d.served && peerReady && !d.replaced {
+		// Clients had somewhere to go when this node went. No peer has said yet how
+		// long they have for that; all take the longest that is told.
+		for _, l := range d.lives {
+			if l.id.Node == d.self.Node && l != d.own && l.state == registry.Orphaned && l.restart {
+				l.deadline, l.restart = d.now()+d.opts.Leases.lease(false, 0, 1).Milliseconds(), false
+			}
+		}
+	}
 	if d.served && !d.ready {
 		d.own.probed = true // after a stall
 	}
