@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -473,3 +474,62 @@ func (r *recorder) Request(typ string, _ time.Duration, err error) {
 func (r *recorder) Push(ServiceID, int, time.Duration) { r.mu.Lock(); r.pushes++; r.mu.Unlock() }
 func (r *recorder) Watcher(ServiceID, time.Duration)   { r.mu.Lock(); r.lags++; r.mu.Unlock() }
 func (r *recorder) Cached(n, _ int)                    { r.mu.Lock(); r.cached = n; r.mu.Unlock() }
+
+// cuttable is a connection that may be cut: nothing comes through in either
+// direction, and neither end hears of it.
+type cuttable struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (c cuttable) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		if err != nil || !c.cut.Load() {
+			return n, err
+		}
+	}
+}
+
+func (c cuttable) Write(b []byte) (int, error) {
+	if c.cut.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// A network that is cut for a minute: reads go on and say what they are worth, and
+// all is as before soon after, without a call (S002-8, R-8).
+func TestNetworkIsCut(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		var cut atomic.Bool
+		s.wrap = func(c net.Conn) net.Conn { return cuttable{c, &cut} }
+		c := s.client(Config{})
+		register(t, c, "1.1.1.1")
+		w := watch(t, c, "order")
+		wantEvent(t, w, "first [1.1.1.1] +[1.1.1.1] -[] ~[]")
+
+		start := time.Now()
+		cut.Store(true)
+		time.Sleep(time.Minute)
+		snap, err := c.Snapshot(t.Context(), "order")
+		if err != nil || ips(snap.Instances) != "1.1.1.1" || snap.Source != FromStale || snap.AsOf.After(start) || c.State() != Degraded {
+			t.Errorf("while it is cut: %+v, %v, state %v", snap, err, c.State())
+		}
+		if got := f.hosts(order); len(got) != 0 {
+			t.Errorf("the server still has %+v", got)
+		}
+
+		cut.Store(false)
+		ready(t, c)
+		time.Sleep(time.Second)
+		if got := hostIPs(f.hosts(order)); got != "1.1.1.1" || f.connections() != 1 {
+			t.Errorf("the server has %q of %d connections", got, f.connections())
+		}
+		f.set(order, inst("1.1.1.2"))
+		for got := ""; got != "1.1.1.1 1.1.1.2"; {
+			got = ips(next(t, w, time.Second).Snapshot.Instances)
+		}
+	})
+}

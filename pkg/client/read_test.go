@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +25,7 @@ func instances(t *testing.T, c *Client, service string, opts ...QueryOption) str
 
 // The first read subscribes, later ones touch no network (Q-2), a direct query
 // does each time and leaves nothing behind (Q-3), and a list of an operator comes
-// before both (Q-1).
+// before both (Q-1): S000-2, S000-5, S000-6, S000-8.
 func TestReadOrder(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -69,8 +71,8 @@ func TestReadOrder(t *testing.T) {
 	})
 }
 
-// All first readers share one request (Q-5), and one that gives up does not take
-// the others with it.
+// All first readers share one request (Q-5), and the polls after it (S000-12); one
+// that gives up does not take the others with it.
 func TestFirstReadersShare(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -104,6 +106,10 @@ func TestFirstReadersShare(t *testing.T) {
 		wg.Wait()
 		if n := f.count(nacos.TypeSubscribeServiceRequest, ""); n != 1 {
 			t.Errorf("%d subscriptions", n)
+		}
+		time.Sleep(73 * time.Second)
+		if n := f.count(nacos.TypeServiceQueryRequest, ""); n != 1 {
+			t.Errorf("%d polls in one interval (P-2)", n)
 		}
 	})
 }
@@ -222,6 +228,7 @@ func TestReadFromDisk(t *testing.T) {
 	})
 }
 
+// Select is what may be used, whatever its cause (S000-1, S000-7).
 func TestSelect(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -414,4 +421,65 @@ func TestReadAllocations(t *testing.T) {
 	f("View", 0, func() { c.View(ctx, "order", func(Snapshot) {}) })
 	f("Pick", 2, func() { c.Pick(ctx, "order") })           // the metadata
 	f("Instances", 3, func() { c.Instances(ctx, "order") }) // the slice, the metadata
+}
+
+// A list of an operator counts only with an instance in it (S000-3, Q-1, F-4):
+// the file of a service without any hides nothing.
+func TestFailoverWithoutHosts(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		dir := t.TempDir()
+		write := func(name, content string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		f.set("DEFAULT_GROUP@@other", inst("1.1.1.2"))
+		c := s.client(Config{FailoverDir: dir})
+		w := watch(t, c, "order")
+		wantEvent(t, w, "first [1.1.1.1] +[1.1.1.1] -[] ~[]")
+		write(orderFile, `{"name":"order","hosts":[]}`)
+		write("DEFAULT_GROUP%40%40other", orderAt("9.9.9.9"))
+		write(failoverSwitch, "1")
+		wantNone(t, w, 2*failoverEvery)
+		if got := instances(t, c, "other"); got != "9.9.9.9" {
+			t.Errorf("failover is not on: %q", got)
+		}
+		if snap, err := c.Snapshot(t.Context(), "order"); err != nil || snap.Source != FromServer || ips(snap.Instances) != "1.1.1.1" {
+			t.Errorf("%+v, %v", snap, err)
+		}
+	})
+}
+
+// Who has been told that an instance is gone does not get it any more (S001-7).
+func TestPickFollowsEvents(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"), inst("1.1.1.2"), inst("1.1.1.3"))
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		picked := func() map[string]bool {
+			t.Helper()
+			got := map[string]bool{}
+			for range 1000 {
+				one, err := c.Pick(t.Context(), "order")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[one.IP] = true
+			}
+			return got
+		}
+		if got := picked(); len(got) != 3 {
+			t.Errorf("of three: %v", got)
+		}
+		f.set(order, inst("1.1.1.1"), inst("1.1.1.2", func(h *host) { h.Healthy = false }))
+		wantEvent(t, w, "[1.1.1.1 1.1.1.2] +[] -[1.1.1.3] ~[1.1.1.2]")
+		if got := picked(); len(got) != 1 || !got["1.1.1.1"] {
+			t.Errorf("of one that is healthy: %v", got)
+		}
+	})
 }

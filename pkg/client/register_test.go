@@ -556,3 +556,67 @@ func TestShutdown(t *testing.T) {
 		}
 	})
 }
+
+// All that a registration says is what another client reads, of both kinds
+// (S002-9).
+func TestFieldsRoundTrip(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		s.server("10.0.0.1")
+		c, other := s.client(Config{}), s.client(Config{})
+		for _, persistent := range []bool{false, true} {
+			r := Registration{IP: "fd00::1", Port: 65535, Cluster: "c-1", Weight: 0.25, Metadata: map[string]string{"k": "v ä", "": "x"}, Disabled: true, Unhealthy: true, Persistent: persistent}
+			service := fmt.Sprint("s", persistent)
+			if _, err := c.Register(t.Context(), service, r, Group("g")); err != nil {
+				t.Fatal(err)
+			}
+			list, err := other.Instances(t.Context(), service, Group("g"))
+			want := Instance{IP: r.IP, Port: r.Port, Cluster: r.Cluster, Weight: r.Weight, Ephemeral: !persistent, Metadata: r.Metadata}
+			if err != nil || len(list) != 1 || !sameInstance(list[0], want) {
+				t.Errorf("%+v, %v; want %+v", list, err, want)
+			}
+		}
+	})
+}
+
+// Without the ability it goes over HTTP, for the same lease (E-1, E-2, S003-5).
+func TestPersistentWithoutAbility(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.abilities = map[string]bool{}
+		web := newOffice(t)
+		web.says(200, "ok")
+		c := s.client(Config{}, WithDialContext(func(ctx context.Context, addr string) (net.Conn, error) {
+			if strings.HasSuffix(addr, ":8848") {
+				return web.dial(ctx, addr)
+			}
+			return s.dial(ctx, addr)
+		}))
+		l, err := c.Register(t.Context(), "order", Registration{IP: "1.1.1.1", Port: 80, Persistent: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Deregister(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if calls := web.asked(); len(calls) != 2 || !strings.HasPrefix(calls[0], "POST ") || !strings.HasPrefix(calls[1], "DELETE ") {
+			t.Errorf("over HTTP: %q", calls)
+		}
+		if n := f.count(nacos.TypePersistentInstanceRequest, ""); n != 0 {
+			t.Errorf("%d requests that the server does not know", n)
+		}
+
+		// The ability is that of the connection.
+		f.mu.Lock()
+		f.abilities = map[string]bool{abilityPersistent: true}
+		f.mu.Unlock()
+		f.drop()
+		settle()
+		ready(t, c)
+		if _, err := c.Register(t.Context(), "order", Registration{IP: "1.1.1.1", Port: 80, Persistent: true}); err != nil {
+			t.Fatal(err)
+		}
+		if n := f.count(nacos.TypePersistentInstanceRequest, ""); n != 1 || len(web.asked()) != 2 {
+			t.Errorf("%d requests over gRPC, %q over HTTP", n, web.asked())
+		}
+	})
+}

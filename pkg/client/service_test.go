@@ -1,6 +1,8 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -230,6 +232,124 @@ func TestManyServices(t *testing.T) {
 			if n > 2*maxPollsPerSecond {
 				t.Errorf("%d polls in one second", n)
 			}
+		}
+	})
+}
+
+// A list is told as a whole, by push, subscription and query alike, and replaces
+// the one before (S000-9): nothing of that is kept.
+func TestFullLists(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		for n := range 5 {
+			f.set(order, inst(fmt.Sprint("1.1.1.", n)), inst(fmt.Sprint("1.1.1.", n+1), func(h *host) { h.Metadata = nacos.Metadata{"n": fmt.Sprint(n)} }))
+			next(t, w, time.Second)
+			pushed, err1 := c.Instances(t.Context(), "order")
+			asked, err2 := c.Instances(t.Context(), "order", NoSubscribe())
+			if err1 != nil || err2 != nil || len(pushed) != 2 || !sameInstances(pushed, asked) {
+				t.Errorf("pushed %+v, %v; asked %+v, %v", pushed, err1, asked, err2)
+			}
+		}
+		if n := f.count(nacos.TypeSubscribeServiceRequest, ""); n != 1 {
+			t.Errorf("%d subscriptions", n)
+		}
+	})
+}
+
+// What is not subscribed is not polled: the first poll comes after the
+// subscription and the interval (P-2, P-3, S000-10), not beside it.
+func TestNoPollBeforeSubscription(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.setScript(func(_ *remote, typ string, _ []byte) *nacos.Payload {
+			if typ == nacos.TypeSubscribeServiceRequest {
+				return refuse("SubscribeServiceResponse", 403)
+			}
+			return nil
+		})
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		time.Sleep(10 * time.Minute)
+		if n := f.count(nacos.TypeServiceQueryRequest, ""); n != 0 {
+			t.Errorf("%d polls of what a server refuses", n)
+		}
+		f.setScript(nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := w.Next(ctx)
+		for errors.Is(err, ErrUnauthorized) {
+			_, err = w.Next(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		subscribed := time.Now()
+		time.Sleep(73 * time.Second)
+		polls := f.requests(nacos.TypeServiceQueryRequest, "")
+		if len(polls) != 1 || polls[0].at.Sub(subscribed) < 48*time.Second {
+			t.Errorf("%d polls after the subscription: %+v", len(polls), polls)
+		}
+	})
+}
+
+// A server that accepts a subscription and tells no list is asked for it (P-9,
+// S000-15), and what it says is kept.
+func TestSubscriptionWithoutAList(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		f.setScript(func(r *remote, typ string, body []byte) *nacos.Payload {
+			if typ == nacos.TypeSubscribeServiceRequest {
+				r.request(&nacos.Payload{Type: typ, Body: body})
+				return okay(nacos.TypeSubscribeServiceResponse, `,"serviceInfo":{"name":"order","groupName":"DEFAULT_GROUP"}`)
+			}
+			return nil
+		})
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		wantEvent(t, w, "first [1.1.1.1] +[1.1.1.1] -[] ~[]")
+		if got := instances(t, c, "order"); got != "1.1.1.1" {
+			t.Errorf("read %q", got)
+		}
+		if n := f.count(nacos.TypeServiceQueryRequest, ""); n != 1 {
+			t.Errorf("%d queries", n)
+		}
+	})
+}
+
+// The answer to an unsubscription has a list too, which nobody wants: it neither
+// changes what is known nor outdates what comes later (S000-21).
+func TestUnsubscriptionTellsNothing(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		late := infoOf(order, 9_000_000, []host{inst("6.6.6.6")})
+		f.setScript(func(r *remote, typ string, body []byte) *nacos.Payload {
+			if typ == nacos.TypeSubscribeServiceRequest && strings.Contains(string(body), `"subscribe":false`) {
+				r.pushInfo(late) // on its way already
+				r.request(&nacos.Payload{Type: typ, Body: body})
+				return okay(nacos.TypeSubscribeServiceResponse, `,"serviceInfo":`+late)
+			}
+			return nil
+		})
+		c := s.client(Config{})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		w.Close()
+		settle()
+		if r := f.only(); r.subscribed(order) || len(r.acked()) != 1 {
+			t.Errorf("subscribed %v, acks %+v", r.subscribed(order), r.acked())
+		}
+		if got := instances(t, c, "order", StaleOK(0)); got != "1.1.1.1" {
+			t.Errorf("known after the end: %q", got)
+		}
+		f.set(order, inst("1.1.1.2"))
+		settle()
+		if got := instances(t, c, "order"); got != "1.1.1.2" {
+			t.Errorf("subscribed again: %q", got)
 		}
 	})
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -378,5 +381,56 @@ func TestWatchFailover(t *testing.T) {
 		wantEvent(t, w, "[9.9.9.8] +[9.9.9.8] -[9.9.9.9] ~[]")
 		c.setFailover(false, nil)
 		wantEvent(t, w, "[1.1.1.2] +[1.1.1.2] -[9.9.9.8] ~[]")
+	})
+}
+
+// A file is written for each change and for nothing else, also while lists of an
+// operator hide it from watchers (S000-29, C-3, C-7, F-4).
+func TestFilesFollowChanges(t *testing.T) {
+	run(t, func(t *testing.T, s *scene) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "naming", "public", orderFile)
+		written := func() string { // since the last look
+			t.Helper()
+			time.Sleep(time.Second)
+			settle()
+			data, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return ""
+			}
+			if err := errors.Join(err, os.Remove(path)); err != nil {
+				t.Fatal(err)
+			}
+			l, err := decodeList(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ips(l.instances)
+		}
+		check := func(what, want string) {
+			t.Helper()
+			if got := written(); got != want {
+				t.Errorf("%s: the file has %q, want %q", what, got, want)
+			}
+		}
+		f := s.server("10.0.0.1")
+		f.set(order, inst("1.1.1.1"))
+		c := s.client(Config{CacheDir: dir})
+		w := watch(t, c, "order")
+		next(t, w, time.Second)
+		check("the first list", "1.1.1.1")
+		f.set(order, inst("1.1.1.1"))
+		check("an equal list", "")
+		wantNone(t, w, time.Second)
+		f.set(order, inst("1.1.1.2"))
+		check("another one", "1.1.1.2")
+		next(t, w, time.Second)
+
+		c.setFailover(true, map[ServiceID]stored{orderID: {instances: []Instance{{IP: "9.9.9.9", Port: 80, Cluster: DefaultCluster}}}})
+		next(t, w, time.Second)
+		check("of an operator", "")
+		f.set(order, inst("1.1.1.3"))
+		check("behind that of an operator", "1.1.1.3")
+		wantNone(t, w, time.Second)
 	})
 }
