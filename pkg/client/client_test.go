@@ -6,6 +6,7 @@ import (
 	"time"
 )
 
+// Subscribe, first list, register, push, event, and back again (S002-3, S003-10).
 func TestFirstLight(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")

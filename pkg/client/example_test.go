@@ -12,6 +12,8 @@ import (
 )
 
 // Register what listens, and take it away before the listener is closed.
+//
+// Row S003-1.
 func Example() {
 	ctx := context.Background()
 	c, err := client.New(client.Config{Addrs: []string{"127.0.0.1:8848"}})
@@ -39,6 +41,8 @@ func Example() {
 }
 
 // The first pick subscribes; all later ones touch no network.
+//
+// Row S000-33.
 func ExampleClient_Pick() {
 	c, err := client.New(client.Config{Addrs: []string{"127.0.0.1:8848"}})
 	if err != nil {
@@ -53,6 +57,8 @@ func ExampleClient_Pick() {
 }
 
 // The first event has all instances, each later one what has changed.
+//
+// Row S000-33.
 func ExampleClient_Watch() {
 	ctx := context.Background()
 	c, err := client.New(client.Config{Addrs: []string{"127.0.0.1:8848"}})

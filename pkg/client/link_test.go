@@ -394,6 +394,8 @@ func TestHandshake(t *testing.T) {
 
 // A silent server is noticed by health checks (N-10, S002-1), and its silence is
 // not the client's.
+//
+// Row S001-1.
 func TestSilentServer(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		a := s.server("10.0.0.1")

@@ -46,6 +46,8 @@ func split(t *testing.T, call string) (method, path string, query, form url.Valu
 }
 
 // E-2: what v1 is told, and v3 if there is no v1.
+//
+// Row S003-5.
 func TestPersistentOverHTTP(t *testing.T) {
 	full := Registration{IP: "fd00::1", Port: 80, Cluster: "c-1", Weight: 0.5, Metadata: map[string]string{"k": "v ä&="}, Disabled: true, Unhealthy: true, Persistent: true}
 	synctest.Test(t, func(t *testing.T) {
@@ -110,6 +112,8 @@ func TestPersistentOverHTTP(t *testing.T) {
 }
 
 // E-3, A-1: what a refusal is.
+//
+// Row S002-9.
 func TestPersistentRefused(t *testing.T) {
 	for _, test := range []struct {
 		status int

@@ -26,6 +26,8 @@ func instances(t *testing.T, c *Client, service string, opts ...QueryOption) str
 // The first read subscribes, later ones touch no network, a direct query
 // does each time and leaves nothing behind, and a list of an operator comes
 // before both: S000-2, S000-5, S000-6, S000-8.
+//
+// Row S003-9.
 func TestReadOrder(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -149,6 +151,8 @@ func TestColdRead(t *testing.T) {
 }
 
 // While the servers are away reads are served, and say how old they are.
+//
+// Row S002-6.
 func TestWarmReadDuringAnOutage(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -179,6 +183,8 @@ func TestWarmReadDuringAnOutage(t *testing.T) {
 
 // A list from the disk is no subscription: the first read makes one (Q-4, G-7),
 // and takes what is there if that fails.
+//
+// Rows S000-5, S002-6.
 func TestReadFromDisk(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		dir := t.TempDir()
@@ -265,6 +271,8 @@ func TestSelect(t *testing.T) {
 
 // Different clusters are different views of one subscription to all of them
 // and no read changes what another one sees (Q-6a, G-17).
+//
+// Row S000-4.
 func TestClustersAndCopies(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -338,6 +346,8 @@ func TestPick(t *testing.T) {
 }
 
 // A service that is only read stays subscribed as long as it is read.
+//
+// Row S000-14.
 func TestIdle(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -382,6 +392,7 @@ func TestServicesPage(t *testing.T) {
 	})
 }
 
+// A service without a group is of DEFAULT_GROUP (S000-1), and "group@@name" has one.
 func TestIdentify(t *testing.T) {
 	f := func(service, group, want string) {
 		t.Helper()
@@ -447,9 +458,15 @@ func TestFailoverWithoutHosts(t *testing.T) {
 		if got := instances(t, c, "other"); got != "9.9.9.9" {
 			t.Errorf("failover is not on: %q", got)
 		}
-		if snap, err := c.Snapshot(t.Context(), "order"); err != nil || snap.Source != FromServer || ips(snap.Instances) != "1.1.1.1" {
-			t.Errorf("%+v, %v", snap, err)
+		check := func() {
+			t.Helper()
+			if snap, err := c.Snapshot(t.Context(), "order"); err != nil || snap.Source != FromServer || ips(snap.Instances) != "1.1.1.1" {
+				t.Errorf("%+v, %v", snap, err)
+			}
 		}
+		check()
+		c.setFailover(true, map[ServiceID]stored{orderID: {}}) // whatever the reader of files makes of them
+		check()
 	})
 }
 

@@ -24,6 +24,8 @@ func register(t *testing.T, c *Client, ip string, opts ...ServiceOption) *Lease 
 
 // A client may have several instances of one service (R-6, R-7, G-6, S001-4,
 // S003-8), each with its lease.
+//
+// Row S003-2.
 func TestSeveralInstances(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -93,6 +95,8 @@ func TestSeveralInstances(t *testing.T) {
 }
 
 // The zero values are those that most want (G-27, E-5, S003-6).
+//
+// Rows S003-3, S003-9.
 func TestRegistrationOnTheWire(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -279,6 +283,8 @@ func TestAsync(t *testing.T) {
 
 // All comes back with the next connection, registrations first (R-8, G-5, S003-7),
 // within less than a second (R-5 is up to three).
+//
+// Row S002-4.
 func TestReconnect(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -418,6 +424,7 @@ func TestPersistent(t *testing.T) {
 	})
 }
 
+// The address of a listener (L-15, S003-1), if it has a port (S003-3).
 func TestRegisterListener(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -453,6 +460,7 @@ func (a at) Addr() net.Addr          { return a.addr }
 func (at) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 func (at) Close() error              { return nil }
 
+// Drain deregisters first, and waits then (L-14, S001-2).
 func TestDrain(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -471,6 +479,8 @@ func TestDrain(t *testing.T) {
 }
 
 // Shutdown deregisters, within 2 s, and ends all (L-13, S001-2).
+//
+// Row S003-10.
 func TestShutdown(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")

@@ -375,6 +375,8 @@ func TestRecommended(t *testing.T) {
 
 // N-4: names are resolved again: after 30 s, and soon while nobody can be
 // reached. What DNS alone has lost may stay for 60 s.
+//
+// Row S002-5.
 func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		names := new(nameServer)

@@ -81,6 +81,8 @@ func TestKeepLast(t *testing.T) {
 
 // Messages that make no sense change nothing and end nothing; what the client does
 // not know it says (N-16, C-1, C-2, S000-26).
+//
+// Row S001-5.
 func TestOddPushes(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -124,6 +126,8 @@ func TestOddPushes(t *testing.T) {
 
 // The same function takes what a poll finds (S000-30), 60 s after the last word
 // (P-3, P-5, P-6, S000-13, S000-16).
+//
+// Rows S000-17, S002-4.
 func TestPoll(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -156,6 +160,8 @@ func TestPoll(t *testing.T) {
 
 // Failed polls back off, 2ⁿ s up to 60 s (P-7, P-8, S000-18); an empty list is no
 // failure, and without a connection nobody polls (P-15).
+//
+// Row S000-13.
 func TestPollBacksOff(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")

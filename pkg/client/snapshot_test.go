@@ -546,6 +546,8 @@ func TestCloseIsBounded(t *testing.T) {
 
 // C-7: readers see the old list or the new one; what a process has left that
 // died while writing is passed over, and removed an hour later.
+//
+// Row S001-6.
 func TestFilesAreWhole(t *testing.T) {
 	log, book := newLogbook()
 	c := openCache(t.TempDir(), "", log)
@@ -606,6 +608,8 @@ func TestFilesAreWhole(t *testing.T) {
 }
 
 // C-7: the same with a process that is killed while it writes.
+//
+// Row S001-6.
 func TestKilledWriter(t *testing.T) {
 	dir := os.Getenv("STARLING_TEST_WRITER")
 	id := ServiceID{"g", "order"}

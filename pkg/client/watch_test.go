@@ -27,6 +27,8 @@ func watch(t *testing.T, c *Client, service string, opts ...QueryOption) *Watche
 
 // A watcher is told once first, be it of nobody, and then what differs (L-2, L-6,
 // D-1 … D-5); also a second one of the same service (G-11).
+//
+// Rows S000-22, S000-24, S000-28, S001-1.
 func TestWatch(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -138,6 +140,8 @@ func TestWatchFiltered(t *testing.T) {
 
 // A slow watcher gets fewer events, and the difference from what it knows (L-5);
 // a burst is not more events than the slow one can take (S000-23).
+//
+// Row S002-7.
 func TestSlowWatcher(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -177,6 +181,8 @@ func TestSlowWatcher(t *testing.T) {
 
 // A function that blocks delays neither the acknowledgement nor another watcher
 // (L-1, L-3, G-21), and one that panics is called again (L-4).
+//
+// Rows S000-24, S000-32.
 func TestCallbacks(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -361,6 +367,8 @@ func TestWatchIsRefused(t *testing.T) {
 
 // Lists of operators are events like others, and hide those of the server while
 // they count (F-4, L-10).
+//
+// Row S000-29.
 func TestWatchFailover(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
