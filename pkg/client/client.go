@@ -24,16 +24,16 @@ type options struct {
 	headers func(ctx context.Context) (map[string]string, error)
 }
 
-// WithLogger is where the client logs; default slog.Default().
+// WithLogger is where the client logs, instead of slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
 
-// WithDialContext opens all connections, of gRPC and HTTP, to an address that is
-// already resolved. It is called on several goroutines.
+// WithDialContext opens all connections, of gRPC and HTTP, instead of a
+// net.Dialer. The address is resolved already. It is called on several goroutines.
 func WithDialContext(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
 
-// WithMetrics is told what happens.
+// WithMetrics has m told what happens.
 func WithMetrics(m Metrics) Option { return func(o *options) { o.metrics = m } }
 
 // WithCredentials gives headers for every request, for schemes of access that
@@ -149,8 +149,8 @@ func bound(ctx context.Context, d time.Duration) (context.Context, context.Cance
 }
 
 // WaitReady returns when there is a connection and, with a Username, the login
-// has been accepted. The error wraps that of the context with [ErrNotConnected],
-// or is [ErrUnauthorized] or [ErrClosed].
+// has been accepted; without a deadline it waits for ever. The error wraps that of
+// the context with [ErrNotConnected], or is [ErrUnauthorized] or [ErrClosed].
 func (c *Client) WaitReady(ctx context.Context) error {
 	if err := c.open(); err != nil {
 		return err

@@ -33,5 +33,8 @@
 // run on goroutines that there are only while they run; those of [Where] on that
 // of who reads or is told; [Metrics], WithDialContext and WithCredentials on any.
 //
+// What the files, the tables of settings and errors, and the behaviours with their
+// tests are is in docs/client.md of the repository.
+//
 // Start reading at [New], then link.run, reconciler.run and svc.apply.
 package client

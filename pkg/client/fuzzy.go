@@ -332,9 +332,9 @@ func compareServices(a, b ServiceID) int {
 }
 
 // Next waits for the next event; the first comes when the server has told all
-// services, be it none. The error is that of the context, [ErrClosed], or once
-// after each attempt why the server does not do it: the client tries again later,
-// and so may the caller.
+// services, be it none. The error is that of the context, [ErrClosed], or the
+// server's refusal, once each time it refuses: the client tries again later, and
+// the caller may call Next again.
 func (w *ServiceWatcher) Next(ctx context.Context) (ServiceEvent, error) {
 	over := w.f.c.ctx.Done()
 	select {

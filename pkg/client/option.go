@@ -69,7 +69,8 @@ func Clusters(names ...string) QueryOption {
 }
 
 // Where keeps the instances for which it is true. It must not change the
-// metadata, and is called under no lock, for a watcher on its goroutine.
+// metadata. It is called under no lock, on the goroutine that reads or, for a
+// watcher, that takes the event.
 func Where(keep func(Instance) bool) QueryOption {
 	return queryOption(func(q query) query { q.where = append(q.where[:len(q.where):len(q.where)], keep); return q })
 }
@@ -84,8 +85,9 @@ func MetaAny(want map[string]string) QueryOption {
 	return queryOption(func(q query) query { q.any, q.hasAny = want, true; return q })
 }
 
-// NoSubscribe asks a server once and keeps nothing. A list that an operator
-// has put into the failover directory comes first all the same.
+// NoSubscribe makes a read ask a server each time, and keeps nothing; Watch
+// refuses it. A list that an operator has put into the failover directory comes
+// first all the same.
 func NoSubscribe() QueryOption {
 	return queryOption(func(q query) query { q.noSubscribe = true; return q })
 }
@@ -100,9 +102,9 @@ func UnhealthyOnly() QueryOption {
 	return queryOption(func(q query) query { q.unhealthy = true; return q })
 }
 
-// StaleOK takes a list from the disk, or from before the connection was lost, at
-// once if no older than this (0: of any age), where a read would first try to
-// subscribe, and a watcher would wait for a server.
+// StaleOK takes an older list at once: one that is not subscribed now, or from the
+// disk, if its AsOf is no longer ago than this (0: whatever its age). Without it a
+// read tries to subscribe first, and a watcher waits for a server.
 func StaleOK(d time.Duration) QueryOption {
 	return queryOption(func(q query) query { q.stale, q.maxAge = true, d; return q })
 }

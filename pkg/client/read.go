@@ -69,8 +69,9 @@ func (c *Client) Pick(ctx context.Context, service string, opts ...QueryOption) 
 	return Instance{}, fmt.Errorf("%w: %s", ErrNoInstances, id)
 }
 
-// Snapshot is the list of Instances, with what it is worth. It is the caller's
-// own copy, like all that Instances returns; [Client.View] makes none.
+// Snapshot is the list of Instances, with what it is worth: where it is from and how
+// old it is. It is the caller's own copy, like all that Instances returns;
+// [Client.View] makes none.
 func (c *Client) Snapshot(ctx context.Context, service string, opts ...QueryOption) (Snapshot, error) {
 	q := queryOf(opts)
 	l, id, err := c.read(ctx, service, &q)
@@ -82,9 +83,9 @@ func (c *Client) Snapshot(ctx context.Context, service string, opts ...QueryOpti
 	return s, nil
 }
 
-// View calls f with the list of Snapshot as the client itself has it, where even
-// the copies of the others are too dear. Neither the instances nor their
-// metadata may be changed; they may be kept.
+// View calls f once, before it returns, with the list of Snapshot as the client
+// itself has it, for those to whom even a copy is too dear. Neither the instances
+// nor their metadata may be changed; they may be kept.
 func (c *Client) View(ctx context.Context, service string, f func(Snapshot), opts ...QueryOption) error {
 	q := queryOf(opts)
 	l, id, err := c.read(ctx, service, &q)
@@ -331,8 +332,9 @@ func (p *picks) pick(r float64) int {
 	return p.index[min(i, n-1)]
 }
 
-// Services are the names of a group's services, page from 1, and how many there
-// are in all. Size is up to what the server allows; it decides what that is.
+// Services are the names of a group's services, a page of them from 1 on, and how
+// many there are in all. A page has up to size names, or fewer if the server has a
+// limit of its own. The errors are those of Instances.
 func (c *Client) Services(ctx context.Context, page, size int, opts ...ServiceOption) (names []string, total int, err error) {
 	if err := c.open(); err != nil {
 		return nil, 0, err

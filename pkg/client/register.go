@@ -111,7 +111,7 @@ func (c *Client) RegisterSet(ctx context.Context, service string, rs []Registrat
 // RegisterListener registers the address that a listener has, so that an instance
 // is told only once it can be reached (L-15). An address that stands for all of
 // the machine's becomes the one from which the server is reached. Fields of r that
-// are set come before the listener's.
+// are set win over the listener's. The errors are those of Register.
 func (c *Client) RegisterListener(ctx context.Context, service string, ln net.Listener, r Registration, opts ...ServiceOption) (*Lease, error) {
 	addr, ok := ln.Addr().(*net.TCPAddr)
 	if !ok {
@@ -410,7 +410,8 @@ func (l *Lease) withdraw() {
 // Update changes what is published; f is called once for each instance of the
 // lease, before Update returns. After a refusal ([ServerError], [ErrInvalid]) what
 // was published before stands; after another error the change is still wanted,
-// and made as soon as a server can be reached.
+// and made as soon as a server can be reached. It is [ErrClosed] if the lease has
+// ended, or other leases have replaced all that it had.
 func (l *Lease) Update(ctx context.Context, f func(*Registration)) error {
 	if err := l.c.open(); err != nil {
 		return err
@@ -462,7 +463,8 @@ func (l *Lease) Update(ctx context.Context, f func(*Registration)) error {
 
 // Deregister ends the lease: its instances, and no others of the service, are
 // taken away. It returns when a server has accepted that. After an error it is
-// still wanted, and the server hears of it as soon as it can be reached.
+// still wanted, and the server hears of it as soon as it can be reached. Of a lease
+// that has ended it does nothing.
 func (l *Lease) Deregister(ctx context.Context) error {
 	if !l.end() {
 		return nil

@@ -16,8 +16,8 @@ const deregisterFor = 2 * time.Second
 // deregistered, so that those who watch hear of it at once, for which it waits up
 // to 2 s; then the connection is closed, watchers end, files are written, and all
 // goroutines have ended. Persistent instances stay. The context bounds all of it:
-// its error means that something still runs, as a function of WatchFunc that does
-// not return. It may be called more than once, by any goroutine but those that
+// its error means that something still runs, such as a function of WatchFunc that
+// does not return. It may be called more than once, by any goroutine but those that
 // call back; all calls wait for the first.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.shutdown.Do(func() {
@@ -116,8 +116,9 @@ func (c *Client) deregisterAll(ctx context.Context) {
 	wg.Wait()
 }
 
-// ExportSnapshot writes the lists that the client has into a directory, in the
-// form of the cache and of failover: they are for a failover directory (F-6).
+// ExportSnapshot writes the lists that the client has into a directory, which it
+// makes, one file for each service in the form of the cache: they are what a
+// failover directory takes (F-6).
 func (c *Client) ExportSnapshot(dir string) error {
 	lists := map[ServiceID]stored{}
 	c.services.each(func(e *svc) {

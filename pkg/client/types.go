@@ -14,12 +14,13 @@ const DefaultGroup = "DEFAULT_GROUP"
 // DefaultCluster is the cluster of instances that name none.
 const DefaultCluster = "DEFAULT"
 
-// A Config is plain data, to be read from a file as it is. The zero value with
-// Addrs works.
+// A Config is plain data, to be read from a file as it is; in JSON its durations
+// are nanoseconds. The zero value with Addrs or Endpoint works.
 type Config struct {
 	// Addrs are the servers: host, host:port with the main (HTTP) port (default
-	// 8848), also with http:// or https:// before it and a context path behind
-	// it. A name stands for all its addresses and is resolved again and again.
+	// 8848), also with http:// or https:// before it and a context path (default
+	// /nacos) behind it, or dns+srv:///name. A name stands for all its addresses
+	// and is resolved again and again.
 	Addrs []string `yaml:"addrs" json:"addrs"`
 	// Endpoint is an address server that tells them, instead of Addrs: a URL, or
 	// host[:port] (default 8080) for /nacos/serverlist.
@@ -29,13 +30,15 @@ type Config struct {
 	// Username and Password log in; without a name nobody does.
 	Username string `yaml:"username" json:"username"`
 	Password string `yaml:"password" json:"password"`
-	// TLS is for gRPC and HTTP; nil: neither is encrypted.
+	// TLS is for gRPC and HTTP; nil: neither is encrypted. Without a ServerName
+	// certificates must be of the names in Addrs.
 	TLS *tls.Config `yaml:"-" json:"-"`
 	// GRPCPortOffset is from the main port to that of gRPC; 0: 1000.
 	GRPCPortOffset int `yaml:"grpcPortOffset" json:"grpcPortOffset"`
 	// AppName says whose client it is: the header "app", the label AppName.
-	AppName string            `yaml:"appName" json:"appName"`
-	Labels  map[string]string `yaml:"labels" json:"labels"`
+	AppName string `yaml:"appName" json:"appName"`
+	// Labels of the connection, for whoever looks at a server's clients.
+	Labels map[string]string `yaml:"labels" json:"labels"`
 
 	// CacheDir keeps the last list of each service, below naming/<namespace>;
 	// "": starling in the user's cache directory, "off": nowhere.
@@ -43,15 +46,15 @@ type Config struct {
 	// LoadCacheAtStart: what is there is served until the servers have spoken.
 	LoadCacheAtStart bool `yaml:"loadCacheAtStart" json:"loadCacheAtStart"`
 	// FailoverDir has lists that operators have put there, which come before all
-	// others while the switch is on; "": failover below the cache's directory,
-	// "off": none.
+	// others while the switch is on; "": naming/<namespace>/failover below
+	// CacheDir, "off": none.
 	FailoverDir string `yaml:"failoverDir" json:"failoverDir"`
 	// KeepLast: a list without a healthy instance does not replace one that has
-	// some. It protects against a server that has lost everything, and hides that
+	// some. It protects against a server that has lost everything, but hides it when
 	// the last instance has gone.
 	KeepLast bool `yaml:"keepLast" json:"keepLast"`
 
-	// RequestTimeout is of one attempt; 0: 3 s.
+	// RequestTimeout is of one attempt, of which a call makes up to three; 0: 3 s.
 	RequestTimeout time.Duration `yaml:"requestTimeout" json:"requestTimeout"`
 	// PollInterval is after how long without a word of the server a subscribed
 	// service is asked for; 0: 60 s, negative: never.
@@ -68,7 +71,7 @@ const (
 	Connecting State = iota // there is no connection yet, or none any more for a short while
 	Ready                   // connected; what is registered and subscribed is, or is about to be, at the server
 	Degraded                // without a connection for longer than 5 s: lists are from before
-	Closed
+	Closed                  // Close or Shutdown has been called
 )
 
 // A Registration is an instance that a client publishes. The zero values of what
@@ -81,8 +84,8 @@ type Registration struct {
 	Weight     float64
 	ZeroWeight bool
 	Metadata   map[string]string
-	Disabled   bool // it is not to be used
-	Unhealthy  bool
+	Disabled   bool // it is not to be used: servers do not show it
+	Unhealthy  bool // shown, but not chosen by Select and Pick
 	// Persistent: it stays without its client, and the servers check its health.
 	Persistent bool
 }
@@ -97,11 +100,11 @@ func (s ServiceID) String() string { return s.Group + "@@" + s.Name }
 
 // An Instance is one of a service's, as a server has told it.
 type Instance struct {
-	ID        string
+	ID        string // made by the server
 	IP        string
 	Port      int
-	Cluster   string
-	Weight    float64
+	Cluster   string  // never ""
+	Weight    float64 // its share of the traffic; 0: none
 	Healthy   bool
 	Enabled   bool
 	Ephemeral bool
@@ -137,7 +140,8 @@ type Snapshot struct {
 }
 
 // An Event is what a watcher is told: the list as it is now, and what differs
-// from the one that the same watcher saw before.
+// from the one that the same watcher saw before: Removed as they were, Modified as
+// they are. All are the receiver's own copies.
 type Event struct {
 	Snapshot                 Snapshot
 	Added, Removed, Modified []Instance
@@ -145,7 +149,7 @@ type Event struct {
 }
 
 var (
-	// ErrClosed: the client, or the watcher, has been closed.
+	// ErrClosed: the client, the watcher or the lease has ended.
 	ErrClosed = errors.New("client closed")
 	// ErrNotConnected: no server could be reached in time.
 	ErrNotConnected = errors.New("not connected to any server")
@@ -153,7 +157,7 @@ var (
 	ErrNoInstances = errors.New("no instance to pick")
 	// ErrUnauthorized: the servers do not accept the credentials, or not for this.
 	ErrUnauthorized = errors.New("unauthorized")
-	// ErrInvalid: the arguments make no sense; no server was asked, or it says so.
+	// ErrInvalid: the arguments make no sense; no server was asked, or one says so.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrUnsupported: the connected server cannot do this.
 	ErrUnsupported = errors.New("not supported by the server")

@@ -179,9 +179,9 @@ func (w *Watcher) panicked(p any) {
 }
 
 // Next waits for the next event. The error is that of the context, or
-// [ErrClosed]. While nothing has been told it may also be the server's refusal of
-// the subscription, a [ServerError]: the client tries again later, and so may
-// the caller.
+// [ErrClosed]. Before the first event it may also be the server's refusal of the
+// subscription, a [ServerError], once each time it refuses: the client tries
+// again later, and the caller may call Next again.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	if w.closed() {
 		return Event{}, ErrClosed
