@@ -95,8 +95,6 @@ func TestSeveralInstances(t *testing.T) {
 }
 
 // The zero values are those that most want (G-27, E-5, S003-6).
-//
-// Rows S003-3, S003-9.
 func TestRegistrationOnTheWire(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -126,6 +124,7 @@ func TestRegistrationOnTheWire(t *testing.T) {
 			}
 		}
 
+		// What a name, an address, a port and a cluster may be (S003-3, S003-9).
 		for _, r := range [][]Registration{
 			nil,
 			{{IP: "", Port: 80}},
