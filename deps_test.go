@@ -83,7 +83,7 @@ var imports = []struct {
 	{"pkg/client/grpcresolver", []string{"pkg/client"}, []string{grpc},
 		[]string{module + "/pkg/node", module + "/test/simnet", zap}},
 	{"pkg/client/httplb", []string{"pkg/client"}, nil, []string{module + "/pkg/node", zap}},
-	{"cmd/starling", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "pkg/api"},
+	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 	// What people copy into their programs.
 	{"examples/client", []string{"pkg/client"}, nil, nil},

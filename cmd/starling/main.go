@@ -6,7 +6,8 @@
 // runs a node until a signal comes; ready.go, members.go, cluster.go, verify.go,
 // services.go, edit.go, namespaces.go, history.go, subscribers.go, drain.go,
 // raft.go and backup.go ask running nodes over their native API, with what they
-// share in remote.go and watch.go; recover.go works on the files of a stopped
+// share in remote.go and watch.go; register.go, get.go and follow.go are clients
+// as applications are, on pkg/client (client.go); recover.go works on the files of a stopped
 // one; bench.go measures servers as a client. Start reading at run.
 package main
 
@@ -71,11 +72,11 @@ A node opens two ports: HTTP on 8848 (--port) and gRPC for clients on 9848
   starling serve --bind 0.0.0.0 --port 8848   # reachable from others
   starling serve --config node.yaml --check   # what would it run with?
 
-Then, in another terminal, register an instance and list its service:
-  curl -X POST 'http://127.0.0.1:8848/nacos/v1/ns/instance?serviceName=hello&ip=10.0.0.1&port=8080'
-  curl 'http://127.0.0.1:8848/nacos/v1/ns/instance/list?serviceName=hello'
-It is gone after 30 to 35 s, since nobody sends its beats. An SDK does that: point
-its server address (spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.
+Then, in two other terminals, follow a service, and register an instance:
+  starling watch hello
+  starling register hello 10.0.0.1:8080       # until Ctrl-C
+An application does that with an SDK of Nacos: point its server address
+(spring.cloud.nacos.discovery.server-addr) at 127.0.0.1:8848.
 
 Which instances has it, why did one vanish, and how are the nodes?
   starling instances hello
@@ -88,7 +89,7 @@ Which instances has it, why did one vanish, and how are the nodes?
 	root.AddCommand(serveCommand(p), servicesCommand(p), instancesCommand(p), subscribersCommand(p), historyCommand(p),
 		enableCommand(p), disableCommand(p), weightCommand(p), metadataCommand(p), evictCommand(p), editsCommand(p), namespacesCommand(p),
 		readyCommand(p), membersCommand(p), clusterCommand(p), verifyCommand(p), drainCommand(p),
-		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), benchCommand(p), versionCommand())
+		raftCommand(p), backupCommand(p), restoreCommand(p), recoverCommand(p), registerCommand(p), getCommand(p), watchCommand(p), benchCommand(p), versionCommand())
 	root.SetArgs(p.args)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)

@@ -63,8 +63,8 @@ func TestExitStatus(t *testing.T) {
 			t.Errorf("%v: %q is not in: %s", args, says, where)
 		}
 	}
-	f(exitOK, "curl")
-	f(exitOK, "curl", "--help")
+	f(exitOK, "starling register hello")
+	f(exitOK, "starling register hello", "--help")
 	f(exitOK, "Timers (defaults work", "serve", "--help")
 	f(exitOK, "starling ", "version")
 	f(exitOK, "starling ", "--version")

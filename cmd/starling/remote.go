@@ -24,9 +24,24 @@ import (
 // serverVariable names the node that commands ask. It is no setting of a node.
 const serverVariable = envPrefix + "SERVER"
 
-// serversVariable has all nodes, for the example programs: neither a node nor
-// a command reads it.
-const serversVariable = serverVariable + "S"
+// Of the commands that are clients, and of the example programs: all nodes, and
+// who logs in. They are no settings of a node either.
+const (
+	serversVariable  = serverVariable + "S"
+	usernameVariable = envPrefix + "USERNAME"
+	passwordVariable = envPrefix + "PASSWORD"
+)
+
+// variable is what the environment has of a name, "" if nothing.
+func (p *process) variable(name string) (value string) {
+	for _, kv := range p.env {
+		// The last one counts, as for a process.
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
 
 // askTimeout bounds one question to one node.
 const askTimeout = 10 * time.Second
@@ -81,13 +96,7 @@ func (r *remote) client() (*api.Client, error) {
 	log.SetOutput(io.Discard) // net/http writes there what a server of another protocol says
 	server := r.server
 	if server == "" {
-		for _, kv := range r.p.env {
-			// The last one counts, as for a process.
-			if v, ok := strings.CutPrefix(kv, serverVariable+"="); ok {
-				server = v
-			}
-		}
-		if server != "" {
+		if server = r.p.variable(serverVariable); server != "" {
 			c, err := api.NewClient(server)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", serverVariable, err)

@@ -202,7 +202,7 @@ func TestRemoteErrors(t *testing.T) {
 }
 
 func TestRemoteHelp(t *testing.T) {
-	for _, cmd := range []string{"services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "namespaces", "namespaces create", "namespaces remove", "members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "ready", "raft", "backup", "restore"} {
+	for _, cmd := range []string{"services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "namespaces", "namespaces create", "namespaces remove", "members", "members remove", "cluster", "verify", "history", "subscribers", "drain", "ready", "raft", "backup", "restore", "register", "get", "watch"} {
 		words := strings.Fields(cmd)
 		_, help, _ := starling(nil, append(words, "--help")...)
 		for _, s := range []string{"Examples:", "starling " + cmd, "--server", "STARLING_SERVER", "--json"} {
@@ -210,10 +210,10 @@ func TestRemoteHelp(t *testing.T) {
 				t.Errorf("%s --help lacks %s", cmd, s)
 			}
 		}
-		if several := strings.Contains(help, "--servers string"); several != (cmd == "cluster" || cmd == "verify" || cmd == "raft") {
+		if several := strings.Contains(help, "--servers string"); several != slices.Contains([]string{"cluster", "verify", "raft", "register", "get", "watch"}, cmd) {
 			t.Errorf("%s --help: --servers %v", cmd, several)
 		}
-		if named := strings.Contains(help, "--namespace string"); named != slices.Contains([]string{"history", "verify", "subscribers", "services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset"}, cmd) {
+		if named := strings.Contains(help, "--namespace string"); named != slices.Contains([]string{"history", "verify", "subscribers", "services", "instances", "enable", "disable", "weight", "metadata", "evict", "edits", "edits reset", "register", "get", "watch"}, cmd) {
 			t.Errorf("%s --help: --namespace %v", cmd, named)
 		}
 		for line := range strings.Lines(help) {
@@ -244,7 +244,7 @@ func TestRemoteHelp(t *testing.T) {
 		}
 	}
 	// A node does not take the variables for settings it does not know.
-	if _, _, stderr := starling([]string{"STARLING_NAME=n1", "STARLING_SERVER=10.0.0.1", "STARLING_SERVERS=10.0.0.1,10.0.0.2"}, "serve", "--check"); stderr != "" {
+	if _, _, stderr := starling([]string{"STARLING_NAME=n1", "STARLING_SERVER=10.0.0.1", "STARLING_SERVERS=10.0.0.1,10.0.0.2", "STARLING_USERNAME=u", "STARLING_PASSWORD=p"}, "serve", "--check"); stderr != "" {
 		t.Error(stderr)
 	}
 }

@@ -148,6 +148,9 @@ func (s *settings) lookup(name string) *pflag.Flag {
 	return nil
 }
 
+// notSettings are variables of commands, which a node may find beside its own.
+var notSettings = []string{serverVariable, serversVariable, usernameVariable, passwordVariable}
+
 // complete takes what the parsed command line has left open from the
 // environment (a list of NAME=value) and the file, and validates the outcome.
 func (s *settings) complete(environ []string) error {
@@ -180,7 +183,7 @@ func (s *settings) complete(environ []string) error {
 		return err
 	}
 	for name, value := range env {
-		if name != serverVariable && name != serversVariable && !isServiceLink(name, value) {
+		if !slices.Contains(notSettings, name) && !isServiceLink(name, value) {
 			s.strange = append(s.strange, name)
 		}
 	}

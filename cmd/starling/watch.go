@@ -118,10 +118,7 @@ func show[T any](ctx context.Context, r *remote, question func(context.Context) 
 		}
 		b := text.Bytes()
 		if redraws {
-			rows, columns := 24, 80
-			if size, err := unix.IoctlGetWinsize(int(screen.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 && size.Col > 0 {
-				rows, columns = int(size.Row), int(size.Col)
-			}
+			rows, columns := sizeOf(screen)
 			b = frame(text.String(), fmt.Sprintf("%s, every %v, Ctrl-C ends", time.Now().Format(time.TimeOnly), r.watch), rows, columns)
 		}
 		if _, err := out.Write(b); err != nil {
@@ -133,6 +130,14 @@ func show[T any](ctx context.Context, r *remote, question func(context.Context) 
 		case <-time.After(r.watch):
 		}
 	}
+}
+
+// sizeOf is the size of a terminal as it is now.
+func sizeOf(screen *os.File) (rows, columns int) {
+	if size, err := unix.IoctlGetWinsize(int(screen.Fd()), unix.TIOCGWINSZ); err == nil && size.Row > 0 && size.Col > 0 {
+		return int(size.Row), int(size.Col)
+	}
+	return 24, 80
 }
 
 // frame is a text that stands in place of what is on a terminal: its head
