@@ -337,13 +337,14 @@ func chooseScenarios(names string) ([]*scenario, error) {
 }
 
 // sdkNames are those of allSDKs, in its order.
-var sdkNames = []string{"http", "grpc", "go", "java2", "java3", "python", "node"}
+var sdkNames = []string{"http", "grpc", "starling", "go", "java2", "java3", "python", "node"}
 
 func allSDKs(suite string) []*drivers.SDK {
 	place := drivers.Place(suite)
 	return []*drivers.SDK{
 		place.HTTP("http"),
 		place.GRPC("grpc"),
+		place.Starling("starling"),
 		place.Go("go", place.NewestGo()),
 		place.Java("java2", drivers.Java2),
 		place.Java("java3", drivers.Java3),

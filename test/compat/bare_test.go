@@ -27,6 +27,7 @@ func bare() []*sdk {
 	return []*sdk{
 		overHTTP(suite.HTTP("http")),
 		v3,
+		{SDK: suite.Starling("starling")},
 		{SDK: suite.GRPC("grpc"), lacks: map[string]string{"watchServices": noWatch}},
 	}
 }

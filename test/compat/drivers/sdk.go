@@ -262,6 +262,16 @@ func (p Place) GRPC(name string) *SDK {
 	return p.bare(name, &SDK{Title: "gRPC, no SDK: protocol", Version: "v2", Redo: time.Second}, "grpc")
 }
 
+// Starling is Starling's own client for Go, as it is in this tree: many in one process.
+func (p Place) Starling(name string) *SDK {
+	return p.bare(name, &SDK{
+		Title:   "Go: Starling's own client",
+		Version: versionIn(absolute(string(p), "../../pkg/client/wire/conn.go"), `"Starling-Go-Client:(v\S+)"`),
+		// All is told again at once; what a server refuses then is tried again after a second.
+		Redo: time.Second,
+	}, "starling")
+}
+
 // bare completes what is about a driver of this module.
 func (p Place) bare(name string, s *SDK, source string) *SDK {
 	binary := p.build("driver-" + source)

@@ -37,6 +37,17 @@ type Client interface {
 	Close()
 }
 
+// A FullClient has of its own what a [Client] leaves to this package, or lacks.
+type FullClient interface {
+	Client
+	// Pick is one healthy instance, the client's own choice.
+	Pick(s Service) (drivers.Instance, error)
+	// WatchServices calls told with each service that matches and is there, then returns their keys
+	// (namespace@@group@@service) and calls it with each change, one at a time. It is not called any
+	// more when cancel returns.
+	WatchServices(ctx context.Context, group, pattern string, told func(change string, s Service)) (keys []string, cancel func(), err error)
+}
+
 // A Service is named as servers do; its group is never empty.
 type Service struct{ Group, Name string }
 
@@ -148,6 +159,12 @@ func (d *driver) handle(ctx context.Context, r *drivers.Request, res *drivers.Re
 		d.mu.Unlock()
 		c.Close()
 		return nil
+	case "selectHealthy", "watchServices":
+		if full, ok := c.(FullClient); ok {
+			return d.own(ctx, full, r, res)
+		}
+	}
+	switch r.Op {
 	case "register", "update", "deregister":
 		if r.Instance == nil {
 			return fmt.Errorf("%s without an instance", r.Op)
@@ -188,11 +205,9 @@ func (d *driver) handle(ctx context.Context, r *drivers.Request, res *drivers.Re
 		if err != nil {
 			return err
 		}
-		d.mu.Lock()
-		d.cancels[r.Subscription] = cancel
-		d.mu.Unlock()
+		d.keep(r.Subscription, cancel)
 		return nil
-	case "unsubscribe":
+	case "unsubscribe", "unwatchServices":
 		d.mu.Lock()
 		cancel := d.cancels[r.Subscription]
 		delete(d.cancels, r.Subscription)
@@ -204,6 +219,34 @@ func (d *driver) handle(ctx context.Context, r *drivers.Request, res *drivers.Re
 		return nil
 	}
 	return fmt.Errorf("unknown op %q", r.Op)
+}
+
+// keep is what ends a subscription.
+func (d *driver) keep(subscription string, cancel func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cancels[subscription] = cancel
+}
+
+// own answers what the client does in its own way.
+func (d *driver) own(ctx context.Context, c FullClient, r *drivers.Request, res *drivers.Response) error {
+	s := Service{cmp.Or(r.Group, "DEFAULT_GROUP"), r.Service}
+	if r.Op == "selectHealthy" {
+		chosen, err := c.Pick(s)
+		res.Hosts = []drivers.Instance{chosen}
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, time.Duration(r.TimeoutMs)*time.Millisecond)
+	defer stop()
+	keys, cancel, err := c.WatchServices(ctx, s.Group, s.Name, func(change string, about Service) {
+		d.send(drivers.Event{Event: "change", Subscription: r.Subscription, Change: change, Group: about.Group, Service: about.Name})
+	})
+	if err != nil {
+		return err
+	}
+	d.keep(r.Subscription, cancel)
+	res.Services = keys
+	return nil
 }
 
 // A push has of a drivers.Event what this kind has: there are many of them.
