@@ -76,6 +76,7 @@ var benchScenarios = []benchScenario{
 	{"register", "each connection registers in 100 services, round after round, each time with other metadata", 64, same, 5 * time.Second, benchAny, 0, benchRegister},
 	{"query", "services of 20 instances are read", 64, same, 5 * time.Second, benchOne, 0, benchQuery},
 	{"push", "each of --connections services has one subscriber; from the request that changes a quiet service to the subscriber", 8, same, 10 * time.Second, benchOne, 0, benchPush},
+	{"client-push", "as push, between applications with Starling's own client: from the update that one asks for to the event that the other is told", 8, same, 10 * time.Second, benchOne, 0, benchClientPush},
 	{"fan-out", "--connections subscribers of one service with 10 instances; from the request that changes it to each of them", 2000, func(int) int { return 1 }, 10 * time.Second, benchOne, 0, benchFanOut},
 	{"idle", "each connection publishes one instance, subscribes to one service and rests for --duration: memory", 2000, func(int) int { return 64 }, 10 * time.Second, benchAny, 0, benchIdle},
 	{"storm", "as idle; then all of them break, connect again and repeat what they had published and subscribed, at once", 2000, same, 5 * time.Second, benchAny, 0, benchStorm},
@@ -109,7 +110,8 @@ RATE, P50, P99 and MAX are of operations as this client sees them: a request and
 its answer, a change that has arrived at a subscriber, a connection that is set
 up. CPU/OP is the CPU time of the server process per operation, MEM/CONN what it
 has grown by per connection (resident, so it includes what the runtime has not
-given back). Both are known for a server on this machine under Linux: its process
+given back). All but client-push go through bare connections, so that the figures are the
+servers': what a client spends on its lists is not in them. CPU and memory are known for a server on this machine under Linux: its process
 is found by the port it listens on, or named with --server-pid.
 
 Client and server on one machine share its processors: compare servers with each
@@ -139,14 +141,14 @@ after it began; persistent instances stay if the run is killed, or with --keep. 
 	f.SortFlags = false
 	f.StringSliceVar(&opts.servers, "servers", []string{"127.0.0.1:8848"}, "HOST:PORT,… of the main ports; gRPC is found 1000 above them")
 	f.BoolVar(&opts.together, "together", false, "share the connections among all --servers, as the clients of a cluster do (register, idle, storm)")
-	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, fan-out; default the one that is changed)")
+	f.StringVar(&opts.subscribeServer, "subscribe-server", "", "HOST:PORT of the node that subscribers connect to (push, client-push, fan-out; default the one that is changed)")
 	f.IntVar(&opts.connections, "connections", 0, "connections (default as above)")
 	f.IntVar(&opts.instances, "instances", 0, "instances of each connection (idle: default 1, more are in services that all share; persist: default 100), or of each service (http-list: default 20)")
 	f.IntVar(&opts.services, "services", 0, "services that all instances are spread over (persist: default one for 20 instances; beats: for 100)")
 	f.BoolVar(&opts.http, "http", false, "write over HTTP instead of gRPC (persist)")
 	f.BoolVar(&opts.checks, "checks", false, "leave the health checks on that persistent instances have by default: nobody answers at the addresses that are registered here (persist)")
 	f.BoolVar(&opts.keep, "keep", false, "register each instance at least once, and leave them there (persist)")
-	f.IntVar(&opts.load, "load", 0, "changes a second (lag), beats a second (beats), or changes beside what is measured, of services that nobody follows (push)")
+	f.IntVar(&opts.load, "load", 0, "changes a second (lag), beats a second (beats), or changes beside what is measured, of services that nobody follows (push, client-push)")
 	f.BoolVar(&opts.kill, "kill", false, "kill the process of the first server, on this machine; else that is left to you (failover) or nobody dies (beats)")
 	f.IntVar(&opts.concurrency, "concurrency", 0, "requests, or set-ups of connections, under way at once (default one per connection; idle 64)")
 	f.DurationVar(&opts.duration, "duration", 0, "time to measure, without set-up (default as above)")

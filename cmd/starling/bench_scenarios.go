@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/starling-registry/starling/pkg/client"
 	"github.com/starling-registry/starling/pkg/client/wire"
 	"github.com/starling-registry/starling/pkg/nacos"
 )
@@ -38,8 +39,9 @@ type benchRun struct {
 	say             func(string)
 	ask             func(string) // for a person to do
 
-	mu    sync.Mutex
-	conns []*wire.Conn
+	mu      sync.Mutex
+	conns   []*wire.Conn
+	clients []*client.Client // of applications
 
 	// What was measured.
 	elapsed    time.Duration
@@ -158,13 +160,14 @@ func (r *benchRun) dial(ctx context.Context, addr string, push func(*nacos.Paylo
 	return c, nil
 }
 
-// closeAll closes all connections.
+// closeAll closes all connections and clients.
 func (r *benchRun) closeAll() {
 	r.mu.Lock()
-	conns := r.conns
-	r.conns = nil
+	conns, clients := r.conns, r.clients
+	r.conns, r.clients = nil, nil
 	r.mu.Unlock()
 	_ = each(context.Background(), len(conns), 64, func(i int) error { conns[i].Close(); return nil })
+	_ = each(context.Background(), len(clients), 64, func(i int) error { _ = clients[i].Close(); return nil })
 }
 
 // each calls f(0) … f(n-1), so many at once, until one fails or ctx ends.
