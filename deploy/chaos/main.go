@@ -103,7 +103,7 @@ func flags(o *options) (set *pflag.FlagSet, list *bool) {
 	set.IntVar(&o.nodes, "nodes", 3, "nodes at the start, 1 to 5")
 	set.IntVar(&o.providers, "providers", 30, "providers, shared among the SDKs")
 	set.IntVar(&o.subscribers, "subscribers", 9, "subscribers, likewise")
-	set.StringVar(&o.sdks, "sdks", "http,grpc,go", "who takes part: "+strings.Join(sdkNames, ", ")+"; all")
+	set.StringVar(&o.sdks, "sdks", "http,starling,go", "who takes part: "+strings.Join(sdkNames, ", ")+"; all")
 	set.BoolVar(&o.byName, "by-name", false, "clients know the servers by one DNS name only")
 	set.BoolVar(&o.noWrites, "no-writes", false, "write no persistent instances")
 	set.StringSliceVar(&o.servers, "servers", nil, "servers that run already, HOST:PORT")
@@ -337,13 +337,12 @@ func chooseScenarios(names string) ([]*scenario, error) {
 }
 
 // sdkNames are those of allSDKs, in its order.
-var sdkNames = []string{"http", "grpc", "starling", "go", "java2", "java3", "python", "node"}
+var sdkNames = []string{"http", "starling", "go", "java2", "java3", "python", "node"}
 
 func allSDKs(suite string) []*drivers.SDK {
 	place := drivers.Place(suite)
 	return []*drivers.SDK{
 		place.HTTP("http"),
-		place.GRPC("grpc"),
 		place.Starling("starling"),
 		place.Go("go", place.NewestGo()),
 		place.Java("java2", drivers.Java2),

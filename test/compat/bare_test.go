@@ -10,7 +10,8 @@ import (
 	"github.com/starling-registry/starling/test/compat/drivers"
 )
 
-// bare are the drivers without an SDK. They are no columns of the report, which is about SDKs: this
+// bare are the drivers of many clients in one process: Starling's own client, which lacks nothing,
+// and those without an SDK. They are no columns of the report, which is about the SDKs of Nacos: this
 // is to show that they are clients like those.
 func bare() []*sdk {
 	const noList = "the client API of v3 has no such list"
@@ -28,11 +29,10 @@ func bare() []*sdk {
 		overHTTP(suite.HTTP("http")),
 		v3,
 		{SDK: suite.Starling("starling")},
-		{SDK: suite.GRPC("grpc"), lacks: map[string]string{"watchServices": noWatch}},
 	}
 }
 
-// TestBare runs every scenario by clients without an SDK.
+// TestBare runs every scenario by these clients.
 func TestBare(t *testing.T) {
 	t.Parallel()
 	dir := runDir(t)
@@ -46,7 +46,7 @@ func TestBare(t *testing.T) {
 	}
 }
 
-// TestBareOnThreeNodes kills a node that clients without an SDK are at, and ends another as a
+// TestBareOnThreeNodes kills a node that these clients are at, and ends another as a
 // service manager does: none of their instances goes, and their listeners do not hear otherwise.
 func TestBareOnThreeNodes(t *testing.T) {
 	t.Parallel()

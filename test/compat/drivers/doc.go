@@ -3,9 +3,9 @@
 // test/compat/README.md.
 //
 // The invariant: a driver is an application that has configured its SDK as the
-// SDK's manual says; no test reaches around the SDK. The drivers http and grpc
-// have none: they speak the protocols themselves, for many clients in one
-// process (package bare).
+// SDK's manual says; no test reaches around the SDK. The driver starling is one
+// of Starling's own client, the driver http has none and speaks the protocol
+// itself; both are for many clients in one process (package bare).
 //
 // Start reading at process.go. What an SDK needs to be built is in sdk.go.
 package drivers

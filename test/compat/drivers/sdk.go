@@ -257,11 +257,6 @@ func (p Place) HTTP3(name string) *SDK {
 	return s
 }
 
-// GRPC are clients without an SDK, of the protocol of Nacos 2 and 3: many in one process.
-func (p Place) GRPC(name string) *SDK {
-	return p.bare(name, &SDK{Title: "gRPC, no SDK: protocol", Version: "v2", Redo: time.Second}, "grpc")
-}
-
 // Starling is Starling's own client for Go, as it is in this tree: many in one process.
 func (p Place) Starling(name string) *SDK {
 	return p.bare(name, &SDK{

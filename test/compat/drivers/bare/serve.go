@@ -32,8 +32,8 @@ type Client interface {
 	// Subscribe calls told with what there is and then with each change, one at a time. It is not
 	// called any more when cancel returns.
 	Subscribe(s Service, clusters []string, told func([]drivers.Instance)) (cancel func(), err error)
-	// Close returns when nothing of the client runs any more. What it has published is left to its
-	// fate.
+	// Close returns when nothing of the client runs any more. What it has published is deregistered,
+	// or left to its fate.
 	Close()
 }
 
