@@ -309,6 +309,61 @@ func TestServiceView(t *testing.T) {
 	}
 }
 
+func TestLinkView(t *testing.T) {
+	f := func(l *linkView, s client.State, want string) {
+		t.Helper()
+		if text, changed := l.take(report{state: s, server: "a:1"}, now); changed != (want != "") || changed && text != want {
+			t.Errorf("%v: %q, %v", s, text, changed)
+		}
+	}
+	l := &linkView{}
+	f(l, client.Ready, "") // no news
+	f(l, client.Connecting, "a:1  connection lost")
+	f(l, client.Degraded, "still no connection to any server; trying again")
+	if text := l.text(nil, now.Add(7*time.Second)); text != "NOT CONNECTED for 7s, as a:1 told it last." {
+		t.Errorf("%q", text)
+	}
+	f(l, client.Ready, "a:1  connected")
+	never := &linkView{}
+	f(never, client.Connecting, "no connection to any server yet; trying again")
+	if text := never.text(nil, now.Add(time.Second)); text != "NOT CONNECTED for 1s." {
+		t.Errorf("%q", text)
+	}
+	f(never, client.Ready, "a:1  connected")
+}
+
+// The lists that an application's client has kept are shown for what they are.
+func TestGetFromDisk(t *testing.T) {
+	o := node.DefaultOptions()
+	o.Name, o.DataDir, o.Port, o.Logger = "n", t.TempDir(), freePort(t), zap.NewNop()
+	n, err := node.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"get", "order", "--cache-dir", t.TempDir(), "--server", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port))}
+	instance := background(t, nil, "register", "order", "10.0.0.1:8080", "--server", args[5])
+	instance.says(t, "registered; Ctrl-C")
+	if _, stdout, stderr := starling(nil, args...); !strings.Contains(stdout, "10.0.0.1:8080") || strings.Contains(stdout, "disk") {
+		t.Errorf("%s%s", stdout, stderr)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = n.Stop(ctx)
+	status, stdout, stderr := starling(nil, args...)
+	if status != exitOK || !strings.Contains(stdout, "10.0.0.1:8080") || !strings.Contains(stdout, "No server has been heard yet; this list is from the disk, and ") {
+		t.Errorf("status %d: %s%s", status, stdout, stderr)
+	}
+	var list listJSON
+	if _, stdout, _ := starling(nil, append(args, "--json")...); json.Unmarshal([]byte(stdout), &list) != nil || list.Source != "disk" || list.AsOf.IsZero() {
+		t.Errorf("%+v", list)
+	}
+	watcher := background(t, nil, append([]string{"watch"}, args[1:]...)...)
+	watcher.says(t, "from the disk")
+	watcher.end(t)
+	instance.signals <- syscall.SIGINT
+	<-instance.status
+}
+
 // What is not on the servers now says so.
 func TestWorth(t *testing.T) {
 	f := func(s client.Source, asOf time.Time, want string) {

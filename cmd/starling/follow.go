@@ -217,6 +217,7 @@ func unlessStopped(ctx context.Context, err error) error {
 
 // A linkView is what there is to say of the connection.
 type linkView struct {
+	ever  bool // it has been connected
 	lost  bool
 	since time.Time
 	from  string
@@ -227,10 +228,13 @@ func (l *linkView) take(r report, now time.Time) (text string, changed bool) {
 	case r.request != "":
 	case r.state == client.Ready:
 		was := l.lost
-		l.lost = false
+		l.ever, l.lost = true, false
 		return r.server + "  connected", was
 	case !l.lost:
 		l.lost, l.since, l.from = true, now, r.server
+		if !l.ever {
+			return "no connection to any server yet; trying again", true
+		}
 		return r.server + "  connection lost", true
 	case r.state == client.Degraded:
 		return "still no connection to any server; trying again", true
@@ -239,6 +243,9 @@ func (l *linkView) take(r report, now time.Time) (text string, changed bool) {
 }
 
 func (l *linkView) text(cl *client.Client, now time.Time) string {
+	if l.lost && !l.ever {
+		return "NOT CONNECTED for " + span(now.Sub(l.since)) + "."
+	}
 	if l.lost {
 		return "NOT CONNECTED for " + span(now.Sub(l.since)) + ", as " + safe(l.from) + " told it last."
 	}
