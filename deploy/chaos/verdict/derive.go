@@ -264,7 +264,7 @@ func (d *derivation) kept(p *Provider, m, n string, s stretch) (Millis, bool) {
 	for _, k := range d.w.nodes {
 		for _, r := range d.w.restarts(k) {
 			if r.up > s.from && r.down <= until && r.up-r.down < d.l.SnapshotAge && (k == m || d.w.together(d.w.at(r.up), m, k)) {
-				if given, more := shift(r.up, d.given(p), d.l.Preserved, d.pauses(m, true)); given > until {
+				if given, more := shift(r.up, d.given(p.RedoMs), d.l.Preserved, d.pauses(m, true)); given > until {
 					until, paused, began = given, more, r.up
 				}
 			}
@@ -303,9 +303,9 @@ func (d *derivation) kept(p *Provider, m, n string, s stretch) (Millis, bool) {
 
 // given is the lease of what a snapshot had: its clients have to find a node
 // first.
-func (d *derivation) given(p *Provider) Millis {
-	if d.l.Patience > 0 && p.RedoMs > d.l.Refused {
-		return max(d.l.Restart, p.RedoMs+d.l.Patience+d.l.Refused)
+func (d *derivation) given(redo Millis) Millis {
+	if d.l.Patience > 0 && redo > d.l.Refused {
+		return max(d.l.Restart, redo+d.l.Patience+d.l.Refused)
 	}
 	return d.l.Restart
 }

@@ -324,6 +324,12 @@ func TestGone(t *testing.T) {
 		{"it dies while another node drains", three().java("b", -5000).node(1000, "a", Stopping).node(9000, "a", Down).dies(2000).reader("c"), 2000 + 12_000 + 1000, "moving"},
 		{"long after another node died", three().java("b", -5000).node(1000, "a", Down).dies(30_000).reader("c"), 32_000, "reset"},
 		{"while its lease runs", three().java("b", -5000).node(1000, "a", Down).dies(11_000).reader("c"), 11_000 + 12_000 + 1000, "moving"},
+		{"while the lease of a restart runs", three().java("b", -500).node(-9000, "a", Down).node(-9000, "b", Down).node(-9000, "c", Down).
+			node(-8900, "a", Starting).node(-8900, "b", Starting).node(-8900, "c", Starting).node(-8000, "a", Up).node(-8000, "b", Up).node(-8000, "c", Up).
+			dies(20_000).reader("b"), 20_000 + 12_000 + 1000, "moving"},
+		{"after it", three().java("b", -500).node(-9000, "a", Down).node(-9000, "b", Down).node(-9000, "c", Down).
+			node(-8900, "a", Starting).node(-8900, "b", Starting).node(-8900, "c", Starting).node(-8000, "a", Up).node(-8000, "b", Up).node(-8000, "c", Up).
+			dies(23_000).reader("b"), 23_000 + 1000 + 1000, "reset"},
 		{"without beats", three().beats(-20_000).dies(1000).reader("a"), 1000 + 20_000 + 1000 + 1000, "beats"},
 		{"all nodes restart", three().java("b", -20_000).dies(500).node(1000, "a", Down).node(1000, "b", Down).node(1000, "c", Down).
 			node(1100, "a", Starting).node(1100, "b", Starting).node(1100, "c", Starting).node(3000, "a", Up).node(3100, "b", Up).node(3100, "c", Up).reader("c"),
@@ -404,6 +410,27 @@ func TestSettledWaitsForLeases(t *testing.T) {
 		test.p.Steps = []Step{{Fault: "f", FromMs: 1000, ToMs: 4000}}
 		if by := Derive(test.p.reader("a").Timeline, Documented()).Settled(); by != test.want {
 			t.Errorf("%s: settled at %v, want %v", test.name, by, test.want)
+		}
+	}
+}
+
+// While a member is silent for a node, or was a short time ago, the node calls no
+// HTTP client dead at once; one whose process is gone is not silent.
+func TestVouched(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		world *play
+		want  bool
+	}{
+		{"nothing happens", three().beats(-20_000), false},
+		{"a node is cut off", three().beats(-20_000).cut(500, 6500, "b", "a,c"), true},
+		{"it was, long ago", three().beats(-20_000).cut(-60_000, -30_000, "b", "a,c"), false},
+		{"a node is killed", three().beats(-20_000).node(500, "b", Down), false},
+		{"a node stands still", three().beats(-20_000).node(500, "b", Frozen), true},
+	} {
+		d := Derive(test.world.Timeline, Documented()).derived
+		if got := d.vouched("a", 1000, 21_000); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func (d *derivation) goneAt(p *Provider, m string) Deadline {
 	for _, n := range d.w.nodes {
 		for _, r := range d.w.restarts(n) {
 			if r.up > lost && r.down < by.By+d.l.Snapshot && (n == m || d.w.together(d.w.at(r.up), m, n)) {
-				until, paused := shift(r.up, d.given(p), d.l.Preserved, d.pauses(m, false))
+				until, paused := shift(r.up, d.given(p.RedoMs), d.l.Preserved, d.pauses(m, false))
 				by = later(by, ruleRestart.at(d.held(m, "", r.up, until, paused)))
 			}
 		}
@@ -190,6 +190,9 @@ func (d *derivation) removed(p *Provider, n string) (by Deadline, told Millis) {
 				}
 			}
 		}
+		if d.vouched(n, died, by+d.l.BeatLate) {
+			by += d.l.BeatHold
+		}
 		return ruleBeats.at(by + d.l.BeatLate + d.l.Reset), by + d.l.BeatLate + d.l.Reset
 	}
 	for j := i; j < len(d.w.starts); j++ {
@@ -237,9 +240,22 @@ func (d *derivation) removed(p *Provider, n string) (by Deadline, told Millis) {
 	return ruleSilent.at(never), never // its node stands still
 }
 
+// vouched: a member is silent for a node meanwhile, or has just been heard of
+// again, so that nobody is called dead for want of beats at once.
+func (d *derivation) vouched(m string, from, to Millis) bool {
+	for _, n := range d.w.nodes {
+		for _, z := range d.w.silences(m, n) {
+			if n != m && !d.w.refuses(m, n, z) && z.from < to && (z.to >= never || from < z.to+d.l.BeatHold) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // unsettled: clients are on their way between nodes, so that a lost connection
 // is no sign of death: a node drains, is silent, has just gone on, or the lease
-// of one that is gone runs.
+// of one that is gone runs, be that what a restart has of its snapshot.
 func (d *derivation) unsettled(t Millis, m string) bool {
 	i := d.w.at(t)
 	redo := Millis(0)
@@ -258,6 +274,11 @@ func (d *derivation) unsettled(t Millis, m string) bool {
 		}
 		for j := i; j >= 0 && d.w.end(j) > t-d.l.Moving; j-- {
 			if d.w.state(j, n) == Frozen {
+				return true
+			}
+		}
+		for _, r := range d.w.restarts(n) {
+			if r.up <= t && t < r.up+d.given(redo) && (n == m || d.w.together(d.w.at(r.up), m, n)) {
 				return true
 			}
 		}

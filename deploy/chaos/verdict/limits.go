@@ -68,6 +68,10 @@ type Limits struct {
 	Beat     Millis `json:"beat"`
 	BeatFrom Millis `json:"beatFrom"` // the same at the earliest, since the last could have gone out
 	BeatLate Millis `json:"beatLate"`
+	// BeatHold: "an HTTP client whose beats stop while a node is silent may be
+	// beating at that one": it is dialled, which is known at the next look, and for
+	// 10 s after the node is back nobody is called dead.
+	BeatHold Millis `json:"beatHold"`
 	// Loss and RoundTrip: a connection with that much loss (of a packet and its
 	// answer) or delay cannot live, and counts as cut. An SDK asks its node each
 	// 5 s whether it is there and waits 3 s, time for four tries of TCP. At 0.3,
@@ -103,7 +107,7 @@ func Documented() Limits {
 		Moment: 200, Equal: 2_000, Reset: 1_000, Moving: 11_000,
 		NoticeFrom: 5_000, NoticeWithin: 20_500, Notices: map[string]Millis{"go": 8_500, "python": 8_500}, NodeNotices: 28_000,
 		Connect: 3_000, Timeout: 3_000, Backoff: 5_000,
-		Beat: 5_000, BeatFrom: 10_000, BeatLate: 20_000,
+		Beat: 5_000, BeatFrom: 10_000, BeatLate: 20_000, BeatHold: 15_000,
 		Loss: 0.3, RoundTrip: 3_000, Slack: 1_000,
 	}
 }

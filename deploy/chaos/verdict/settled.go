@@ -36,7 +36,7 @@ func (e *Expectation) Settled() Millis {
 				}
 			}
 			for _, r := range d.w.restarts(m) {
-				over, paused := shift(r.up, d.given(p), d.l.Preserved, d.pauses(m, false))
+				over, paused := shift(r.up, d.given(p.RedoMs), d.l.Preserved, d.pauses(m, false))
 				until(d.late(d.held(m, "", r.up, over, paused)))
 			}
 		}
