@@ -89,6 +89,9 @@ compat: build ## run the official SDKs against a node, compare with docs/COMPATI
 	@cd test/compat; go test -count=1 ./codec/...; \
 	STARLING_BIN=$(abspath $(BIN)) COMPAT_SDKS=$(SDKS) COMPAT_REPORT=$(abspath docs/COMPATIBILITY.md) \
 		go test -count=1 -timeout=20m -skip=$(PROBES) 2>&1 | tee $(abspath bin/compat.log)
+	@for jars in test/compat/build/java-[23]*/lib; do \
+		[ ! -d $$jars ] || STARLING_TEST_JAVA=$(abspath .)/$$jars go test -count=1 -run='^TestJavaReads$$' ./pkg/client; \
+	done
 
 # Its sub-tests mostly wait, so they all run at the same time.
 PROBES := '^TestHealthChecks$$'
