@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/starling-registry/starling/pkg/nacos"
 )
@@ -159,6 +161,7 @@ type Conn struct {
 	local     atomic.Pointer[string] // this side's address, once the transport stands
 	active    atomic.Int64           // time of the last word from the server, nanoseconds since start
 	start     time.Time
+	suspect   chan struct{} // a request was left unanswered; of capacity 1
 
 	sendMu sync.Mutex // one sender on the stream at a time; held while it has no credit
 
@@ -172,7 +175,7 @@ func Dial(ctx context.Context, opts Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{opts: opts, start: time.Now(), acked: make(chan struct{})}
+	c := &Conn{opts: opts, start: time.Now(), acked: make(chan struct{}), suspect: make(chan struct{}, 1)}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
 	if err := c.connect(ctx); err != nil {
 		err = fmt.Errorf("connect to %s: %w", opts.Addr, err)
@@ -356,10 +359,14 @@ func (c *Conn) request(ctx context.Context, typ string, headers map[string]strin
 		ctx, cancel = context.WithTimeout(ctx, c.opts.RequestTimeout)
 		defer cancel()
 	}
+	begin := time.Since(c.start)
 	answer := new(nacos.Payload)
 	if err := c.cc.Invoke(ctx, "/"+nacos.RequestService+"/request", &nacos.Payload{Type: typ, ClientIP: c.LocalIP(), Headers: headers, Body: body}, answer); err != nil {
 		if why := c.Err(); why != nil {
 			err = why
+		}
+		if status.Code(err) == codes.DeadlineExceeded {
+			c.unanswered(begin)
 		}
 		return nil, fmt.Errorf("%s: %w", typ, err)
 	}
@@ -388,6 +395,18 @@ func refusal(p *nacos.Payload) error {
 		return nil
 	}
 	return &Error{p.Type, r.ResultCode, r.ErrorCode, r.Message}
+}
+
+// unanswered has the server asked soon, if a request has waited for it for as long
+// as a health check does, and it has not said anything since.
+func (c *Conn) unanswered(begin time.Duration) {
+	if c.active.Load() > int64(begin) || time.Since(c.start)-begin < c.opts.RequestTimeout {
+		return
+	}
+	select {
+	case c.suspect <- struct{}{}:
+	default:
+	}
 }
 
 func (c *Conn) touch() { c.active.Store(int64(time.Since(c.start))) }
@@ -498,23 +517,27 @@ func requestID(body []byte) string {
 
 var healthCheck = []byte(`{"headers":{},"module":"internal"}`)
 
-// healthLoop asks the server after each silence whether it knows the
-// connection, and ends the connection if it does not answer.
+// healthLoop asks the server after each silence, and when it has not answered
+// somebody else (which counts as one question), whether it knows the connection,
+// and ends the connection if it does not answer.
 func (c *Conn) healthLoop() {
 	t := time.NewTimer(c.opts.HealthCheckAfter)
 	defer t.Stop()
 	for {
+		first, after := 1, c.opts.HealthCheckAfter
 		select {
 		case <-c.ctx.Done():
 			return
 		case <-t.C:
+		case <-c.suspect:
+			first, after = 2, c.opts.RequestTimeout
 		}
 		idle := time.Since(c.start) - time.Duration(c.active.Load())
-		if rest := c.opts.HealthCheckAfter - idle; rest > 0 {
-			t.Reset(rest)
+		if idle < after { // it has said something meanwhile
+			t.Reset(max(0, c.opts.HealthCheckAfter-idle))
 			continue
 		}
-		for n := 1; ; n++ {
+		for n := first; ; n++ {
 			_, err := c.request(c.ctx, nacos.TypeHealthCheckRequest, c.opts.Headers, healthCheck)
 			if err == nil {
 				break

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,6 +187,76 @@ func TestIdleConnectionLives(t *testing.T) {
 	}
 	f(0)
 	f(time.Minute)
+}
+
+// A mute connection loses what is written to it, from a moment on, as one to a
+// process that is stopped does.
+type mute struct {
+	net.Conn
+	lost *atomic.Bool
+}
+
+func (m mute) Write(p []byte) (int, error) {
+	if m.lost.Load() {
+		return len(p), nil
+	}
+	return m.Conn.Write(p)
+}
+
+// A server that leaves a request unanswered, and says nothing else either, is as
+// silent as one that does not answer a health check, and is asked once more (N-10,
+// N-11). A caller's own short patience proves nothing.
+func TestSilentServer(t *testing.T) {
+	f := func(request, ends time.Duration) {
+		t.Helper()
+		run(t, func(t *testing.T, b *bench) {
+			opts, lost := b.options(), new(atomic.Bool)
+			opts.HealthChecks = 2
+			opts.DialContext = func(ctx context.Context, addr string) (net.Conn, error) {
+				c, err := b.net.Dial(ctx, addr)
+				return mute{c, lost}, err
+			}
+			c := b.dial(opts)
+			defer c.Close()
+			if _, err := c.Request(t.Context(), nacos.TypeHealthCheckRequest, healthCheck); err != nil {
+				t.Fatal(err)
+			}
+			lost.Store(true)
+			begin := time.Now()
+			if request > 0 {
+				ctx, cancel := context.WithTimeout(t.Context(), request)
+				defer cancel()
+				if _, err := c.Request(ctx, nacos.TypeHealthCheckRequest, healthCheck); err == nil {
+					t.Fatal("a server that hears nothing has answered")
+				}
+			}
+			<-c.Done()
+			if took := time.Since(begin); took != ends {
+				t.Errorf("with a request of %v the connection ended after %v, want %v", request, took, ends)
+			}
+		})
+	}
+	f(0, 11*time.Second)
+	f(3*time.Second, 6*time.Second)
+	f(time.Second, 11*time.Second)
+}
+
+// One request that takes too long says nothing while the server says other things.
+func TestSlowRequest(t *testing.T) {
+	run(t, func(t *testing.T, b *bench) {
+		opts := b.options()
+		opts.HealthChecks = 2
+		c := b.dial(opts)
+		defer c.Close()
+		begin := time.Since(c.start)
+		time.Sleep(c.opts.RequestTimeout)
+		c.touch()
+		c.unanswered(begin)
+		time.Sleep(time.Minute)
+		if c.Err() != nil {
+			t.Error(c.Err())
+		}
+	})
 }
 
 func TestServerEndsTheConnection(t *testing.T) {
