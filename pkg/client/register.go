@@ -176,17 +176,19 @@ type wireInstance struct {
 	Enabled     bool              `json:"enabled"`
 	Ephemeral   bool              `json:"ephemeral"`
 	ClusterName string            `json:"clusterName"`
-	ServiceName string            `json:"serviceName"`
 	Metadata    map[string]string `json:"metadata"`
 }
 
-func (r *Registration) wire(id ServiceID) wireInstance {
+// wire is the instance as it is sent. Its service is that of the request: where
+// an instance names one too, which the official clients do not do, r-nacos takes
+// that, with the group before it, for the name.
+func (r *Registration) wire() wireInstance {
 	meta := r.Metadata
 	if meta == nil {
 		meta = map[string]string{}
 	}
 	return wireInstance{IP: r.IP, Port: r.Port, Weight: r.Weight, Healthy: !r.Unhealthy, Enabled: !r.Disabled, Ephemeral: !r.Persistent,
-		ClusterName: r.Cluster, ServiceName: id.String(), Metadata: meta}
+		ClusterName: r.Cluster, Metadata: meta}
 }
 
 type instanceRequest struct {
@@ -290,7 +292,7 @@ func (p *publication) publish(ctx context.Context, s *session) error {
 	members := slices.Clone(p.members)
 	if len(members) > 0 {
 		p.present = true
-		p.last = members[0].wire(p.id)
+		p.last = members[0].wire()
 	}
 	last, batch := p.last, len(members) > 1 || len(members) == 1 && p.batched == s.epoch
 	if batch {
@@ -305,7 +307,7 @@ func (p *publication) publish(ctx context.Context, s *session) error {
 	case batch:
 		r := batchRequest{ServiceRef: ref, Type: nacos.OpBatchRegister}
 		for _, m := range members {
-			r.Instances = append(r.Instances, m.wire(p.id))
+			r.Instances = append(r.Instances, m.wire())
 		}
 		typ, body = nacos.TypeBatchInstanceRequest, r
 	case len(members) == 1:
@@ -507,7 +509,7 @@ func (l *Lease) persist(ctx context.Context, r Registration, remove bool) error 
 			op = nacos.OpDeregister
 		}
 		ref := nacos.ServiceRef{Namespace: l.c.cfg.Namespace, GroupName: l.id.Group, ServiceName: l.id.Name}
-		_, _, err := l.c.request(ctx, nacos.TypePersistentInstanceRequest, instanceRequest{ref, op, r.wire(l.id)})
+		_, _, err := l.c.request(ctx, nacos.TypePersistentInstanceRequest, instanceRequest{ref, op, r.wire()})
 		if refused, ok := errors.AsType[*ServerError](err); !ok || refused.Code != nacos.CodeNoHandler {
 			return err
 		}

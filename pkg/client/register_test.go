@@ -94,7 +94,8 @@ func TestSeveralInstances(t *testing.T) {
 	})
 }
 
-// The zero values are those that most want (G-27, E-5, S003-6).
+// The zero values are those that most want (G-27, E-5, S003-6). The service is named
+// once, for servers that take what an instance says for the whole name.
 func TestRegistrationOnTheWire(t *testing.T) {
 	run(t, func(t *testing.T, s *scene) {
 		f := s.server("10.0.0.1")
@@ -114,9 +115,9 @@ func TestRegistrationOnTheWire(t *testing.T) {
 		}
 		head := `{"namespace":"ns","serviceName":"order","groupName":"g","requestId":"","type":"registerInstance","instance":`
 		f1(Registration{IP: "1.1.1.1", Port: 80},
-			head+`{"ip":"1.1.1.1","port":80,"weight":1,"healthy":true,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","serviceName":"g@@order","metadata":{}}}`)
+			head+`{"ip":"1.1.1.1","port":80,"weight":1,"healthy":true,"enabled":true,"ephemeral":true,"clusterName":"DEFAULT","metadata":{}}}`)
 		f1(Registration{IP: "::1", Port: 0, Cluster: "c", ZeroWeight: true, Disabled: true, Unhealthy: true, Metadata: map[string]string{"a": "b"}},
-			head+`{"ip":"::1","port":0,"weight":0,"healthy":false,"enabled":false,"ephemeral":true,"clusterName":"c","serviceName":"g@@order","metadata":{"a":"b"}}}`)
+			head+`{"ip":"::1","port":0,"weight":0,"healthy":false,"enabled":false,"ephemeral":true,"clusterName":"c","metadata":{"a":"b"}}}`)
 		setup := string(f.only().setup.Body)
 		for _, want := range []string{`"clientVersion":"Starling-Go-Client:v`, `"source":"sdk"`, `"module":"naming"`, `"AppName":"app"`, `"tls.enable":"false"`, `"k":"v"`, `"fuzzyWatch":true`} {
 			if !strings.Contains(setup, want) {
