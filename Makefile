@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full chaos chaos-full chaos-broken deploy-check deploy-manifests beats power fuzz bench bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full chaos chaos-full chaos-broken deploy-check deploy-manifests beats power fuzz bench bench-client bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -196,6 +196,11 @@ bench-cluster: build ## measure a cluster of three processes (17 minutes), write
 bench: build ## compare a node with bare gRPC and HTTP (14 minutes), write docs/BENCHMARKS.md
 	@CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench; \
 	bin/bench run -bin $(BIN) -out docs/BENCHMARKS.md -commit $$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- . ':!docs' || echo -dirty)
+
+bench-client: build ## run the Go client beside the official one (12 minutes), write its part of docs/BENCHMARKS.md
+	@cd test/compat; STARLING_BIN=$(abspath $(BIN)) BESIDE_REPORT=$(abspath docs/BENCHMARKS.md) \
+		BESIDE_COMMIT=$$(git rev-parse --short=12 HEAD)$$(git diff --quiet HEAD -- .. ':!../../docs' || echo -dirty) \
+		go test -count=1 -timeout=30m -v -run='^TestBeside$$'
 
 COUNT ?= 8
 
