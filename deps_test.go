@@ -85,6 +85,9 @@ var imports = []struct {
 	{"pkg/client/httplb", []string{"pkg/client"}, nil, []string{module + "/pkg/node", zap}},
 	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
+	// What the adapters of contrib share; those are modules of their own.
+	{"contrib/internal/provider", []string{"pkg/client"}, nil, nil},
+	{"contrib/internal/testnode", []string{"pkg/client"}, nil, nil},
 	// What people copy into their programs.
 	{"examples/client", []string{"pkg/client"}, nil, nil},
 	{"examples/grpc", []string{"pkg/client", "pkg/client/grpcresolver"}, []string{grpc}, nil},
