@@ -12,7 +12,7 @@ MODULES := $(sort $(dir $(shell find . -name go.mod -not -path '*/build/*')))
 # The versions of SDKs that compat runs: newest, all, or names from test/compat.
 SDKS := newest
 
-.PHONY: help build run cluster test test-full check unit golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full chaos chaos-full chaos-broken deploy-check deploy-manifests beats power fuzz bench bench-client bench-cluster microbench pgo proto clean
+.PHONY: help build run cluster test test-full check unit contrib golden compat compat-full probes attack attack-full durable durable-full soak sim mutants failover failover-full chaos chaos-full chaos-broken deploy-check deploy-manifests beats power fuzz bench bench-client bench-cluster microbench pgo proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,9 +32,9 @@ cluster: build ## run three nodes on this machine until Ctrl-C, to try things ou
 	@exec deploy/cluster.sh $(BIN)
 
 test: ## everything that must hold; what CI runs
-	@$(call run-all,check unit golden compat probes attack durable power failover chaos deploy-check beats)
+	@$(call run-all,check unit contrib golden compat probes attack durable power failover chaos deploy-check beats)
 	@lacks=$$(sed -n '/^not run for lack of/{N;s/\n\t*/; to install: /;p}' bin/compat.log bin/probes.log; sed -n 's/^ *[Ss]kipped.*/a run of failover was skipped/p' bin/failover.log | head -n 1; sed -n 's/^left out: /chaos: /p' bin/chaos.log; sed -n 's/^skip \([a-z-]*\) .*skipped: /durable \1 was skipped: /p' bin/durable.log; sed -n 's/^ .*: \(not run for lack of .*\)/deploy-check: \1/p' bin/deploy.log); \
-	echo "make test: check, unit, golden, compat, probes, attack, durable, power, failover, chaos, deploy-check and beats passed; $${lacks:-nothing was skipped}"
+	echo "make test: check, unit, contrib, golden, compat, probes, attack, durable, power, failover, chaos, deploy-check and beats passed; $${lacks:-nothing was skipped}"
 
 # The long forms: each is a target of its own, add yours.
 FULL := compat-full attack-full durable-full soak sim mutants failover-full chaos-full chaos-broken
@@ -63,6 +63,13 @@ CLUSTERS := ./test/sim/... ./distro ./cluster ./raftstore
 unit: ## all tests of the main module, with the race detector
 	go test -race -shuffle=on -count=1 $$(go list ./... | grep -vE '/(test/sim|test/sim/mutants|distro|cluster|raftstore)$$')
 	go test -race -shuffle=on -count=1 -cpu=1 $(CLUSTERS)
+
+# Without the race detector, with which all of the frameworks would be compiled
+# once more: minutes for those of Kubernetes that go-zero brings.
+contrib: build ## the adapters of contrib, each with its framework and a node, under two minutes
+	@for mod in contrib/*/go.mod; do \
+		(set -x; cd $$(dirname $$mod); STARLING_BIN=$(abspath $(BIN)) go test -count=1 -timeout=5m ./...); \
+	done
 
 
 # GOLDEN=^17- plays only the scenarios whose names match.
