@@ -2,7 +2,10 @@ module github.com/starling-registry/starling/contrib/hertz
 
 go 1.26.0
 
-require github.com/starling-registry/starling v0.0.0
+require (
+	github.com/cloudwego/hertz v0.10.4
+	github.com/starling-registry/starling v0.0.0
+)
 
 require (
 	github.com/bytedance/gopkg v0.1.3 // indirect
@@ -10,7 +13,6 @@ require (
 	github.com/bytedance/sonic/loader v0.5.0 // indirect
 	github.com/cloudwego/base64x v0.1.6 // indirect
 	github.com/cloudwego/gopkg v0.1.4 // indirect
-	github.com/cloudwego/hertz v0.10.4
 	github.com/cloudwego/netpoll v0.7.2 // indirect
 	github.com/fsnotify/fsnotify v1.5.4 // indirect
 	github.com/klauspost/cpuid/v2 v2.2.9 // indirect
