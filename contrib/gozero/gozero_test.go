@@ -231,7 +231,29 @@ func TestGoZero(t *testing.T) {
 			}
 		}
 	}()
+	// Who hears that it leaves finds it still there.
+	w, err := fresh.Watch(t.Context(), "order", client.Clusters("DEFAULT"), client.Where(func(i client.Instance) bool { return i.Weight == 3 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := w.Next(t.Context()); err != nil || len(e.Snapshot.Instances) != 1 {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	there := make(chan error, 1)
+	go func() {
+		_, err := w.Next(t.Context())
+		if err == nil {
+			var conn net.Conn
+			if conn, err = net.Dial("tcp", b.addr); err == nil {
+				conn.Close()
+			}
+		}
+		there <- err
+	}()
 	b.stop(t, syscall.SIGTERM)
+	if err := <-there; err != nil {
+		t.Errorf("it leaves before it is deregistered: %v", err)
+	}
 	close(stop)
 	if err := <-failed; err != nil {
 		t.Errorf("a call fails while a server stops: %v", err)
