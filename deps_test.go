@@ -78,11 +78,10 @@ var imports = []struct {
 	// Users build it into their programs. The tests have a real server.
 	{"pkg/client/wire", []string{"pkg/nacos"}, []string{grpc},
 		[]string{module + "/pkg/registry", module + "/pkg/push", module + "/pkg/grpcapi", zap, prometheus}},
-	{"pkg/client", []string{"pkg/client/wire", "pkg/nacos"}, []string{grpc}, []string{module + "/pkg/node", zap}},
-	// Both are given a client; the tests have real servers at both ends.
-	{"pkg/client/grpcresolver", []string{"pkg/client"}, []string{grpc},
-		[]string{module + "/pkg/node", module + "/test/simnet", zap}},
-	{"pkg/client/httplb", []string{"pkg/client"}, nil, []string{module + "/pkg/node", zap}},
+	// Tests have no node here, see test/client.
+	{"pkg/client", []string{"pkg/client/wire", "pkg/nacos"}, []string{grpc}, []string{zap}},
+	{"pkg/client/grpcresolver", []string{"pkg/client"}, []string{grpc}, []string{module + "/test/simnet"}},
+	{"pkg/client/httplb", []string{"pkg/client"}, nil, nil},
 	{"cmd/starling", []string{"pkg/node", "pkg/client", "pkg/client/wire", "pkg/nacos", "pkg/api"},
 		[]string{zap, "github.com/HdrHistogram/hdrhistogram-go", "github.com/spf13/cobra", "github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/sys/unix"}, nil},
 	// What the adapters of contrib share; those are modules of their own.
@@ -107,6 +106,7 @@ var imports = []struct {
 	{"test/sim", []string{"pkg/node", "pkg/client/wire", "pkg/nacos", "test/simnet"}, []string{zap, "github.com/hashicorp/memberlist", "github.com/anishathalye/porcupine"}, nil},
 	{"test/sim/mutants", nil, nil, nil},
 	// Nodes whose machines lose their power.
+	{"test/client", nil, nil, []string{module + "/pkg/node", module + "/pkg/client", module + "/pkg/client/grpcresolver", module + "/pkg/client/httplb", zap, grpc}},
 	{"test/power", nil, nil, []string{module + "/pkg/node"}},
 	// What operators are given: files that must fit each other.
 	{"test/monitoring", nil, nil, []string{"go.yaml.in/yaml/v3"}},

@@ -99,6 +99,3 @@ require (
 )
 
 replace github.com/starling-registry/starling => ../..
-
-// As in the main module, whose tests go mod tidy looks at too.
-replace github.com/hashicorp/go-metrics => github.com/hashicorp/go-metrics v0.6.1

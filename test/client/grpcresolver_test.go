@@ -1,4 +1,4 @@
-package grpcresolver
+package client
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/starling-registry/starling/pkg/client"
+	"github.com/starling-registry/starling/pkg/client/grpcresolver"
 	"github.com/starling-registry/starling/pkg/node"
 )
 
@@ -65,6 +66,20 @@ type shop struct {
 	conns atomic.Int32
 }
 
+// A counted listener counts what it accepts.
+type counted struct {
+	net.Listener
+	n *atomic.Int32
+}
+
+func (c counted) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.n.Add(1)
+	}
+	return conn, err
+}
+
 func open(t *testing.T) *shop {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,7 +124,8 @@ func until(t *testing.T, conn *grpc.ClientConn, n int, good func(map[int]int) bo
 }
 
 // The whole chain: servers that register, a node, one client for all channels.
-func TestRealClientAndNode(t *testing.T) {
+func TestServicesOverGRPC(t *testing.T) {
+	grpcresolver.RegisterBalancer()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	newClient, stop := startNode(t)
@@ -135,8 +151,8 @@ func TestRealClientAndNode(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	builder := NewBuilder(consumer, WithGrace(100*time.Millisecond))
-	dial := func(to Target) *grpc.ClientConn {
+	builder := grpcresolver.NewBuilder(consumer, grpcresolver.WithGrace(100*time.Millisecond))
+	dial := func(to grpcresolver.Target) *grpc.ClientConn {
 		t.Helper()
 		to.Group, to.Service = "shop", "order"
 		conn, err := grpc.NewClient(to.String(), grpc.WithResolvers(builder), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -162,11 +178,11 @@ func TestRealClientAndNode(t *testing.T) {
 			return n == total
 		}
 	}
-	ab := dial(Target{Clusters: []string{"a", "b"}})
+	ab := dial(grpcresolver.Target{Clusters: []string{"a", "b"}})
 	until(t, ab, 100, only(shops[0], shops[1]))
-	until(t, dial(Target{Clusters: []string{"b"}}), 10, only(shops[1]))
-	until(t, dial(Target{Meta: map[string]string{"zone": "z1"}}), 100, only(shops[0], shops[1]))
-	until(t, dial(Target{PortMeta: "gRPC_port"}), 200, only(shops...))
+	until(t, dial(grpcresolver.Target{Clusters: []string{"b"}}), 10, only(shops[1]))
+	until(t, dial(grpcresolver.Target{Meta: map[string]string{"zone": "z1"}}), 100, only(shops[0], shops[1]))
+	until(t, dial(grpcresolver.Target{PortMeta: "gRPC_port"}), 200, only(shops...))
 
 	// Weights come through, and changes of them, over the same connections.
 	conns := shops[0].conns.Load()
@@ -182,7 +198,7 @@ func TestRealClientAndNode(t *testing.T) {
 
 	// A hundred channels with one client.
 	for range 100 {
-		until(t, dial(Target{Clusters: []string{"b"}}), 1, only(shops[1]))
+		until(t, dial(grpcresolver.Target{Clusters: []string{"b"}}), 1, only(shops[1]))
 	}
 
 	// One leaves, and with it a whole cluster.
@@ -193,7 +209,7 @@ func TestRealClientAndNode(t *testing.T) {
 	if err := l.Deregister(ctx); err != nil {
 		t.Fatal(err)
 	}
-	lone := dial(Target{Clusters: []string{"c"}})
+	lone := dial(grpcresolver.Target{Clusters: []string{"c"}})
 	if _, err := healthpb.NewHealthClient(lone).Check(ctx, &healthpb.HealthCheckRequest{}); err == nil {
 		t.Error("a cluster without instances answers")
 	}
@@ -204,7 +220,7 @@ func TestRealClientAndNode(t *testing.T) {
 	// there is (S002-6).
 	stop()
 	until(t, lone, 10, only(shops[2]))
-	until(t, dial(Target{Clusters: []string{"c"}}), 10, only(shops[2]))
+	until(t, dial(grpcresolver.Target{Clusters: []string{"c"}}), 10, only(shops[2]))
 	// The client of the channels ends before them: they go on.
 	if err := consumer.Close(); err != nil {
 		t.Fatal(err)
