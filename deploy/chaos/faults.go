@@ -181,6 +181,18 @@ var faults = []*fault{
 		},
 	},
 	{
+		name: "isolate-leader", says: "the node that leads the log is cut off from all others; clients reach all of them",
+		needs: needLinks | needLog, several: true, shortest: 3 * time.Second, longest: 40 * time.Second,
+		do: func(ctx context.Context, s *stage, st *step) error {
+			n, err := s.cluster.leader(ctx)
+			if err != nil {
+				return err
+			}
+			st.target = n.name
+			return s.impaired(ctx, st, link.Rule{Cut: true}, both([]string{n.name}, s.cluster.others(n.name)))
+		},
+	},
+	{
 		name: "oneway", says: "what a node sends to the others is lost, it hears all that they send",
 		needs: needLinks, several: true, target: aNode, shortest: 3 * time.Second, longest: 40 * time.Second,
 		do: func(ctx context.Context, s *stage, st *step) error {
