@@ -164,7 +164,7 @@ chaos-full: build ## all tests of it, scaling out behind a DNS name, and an hour
 chaos-broken: build ## one schedule on broken servers, which must fail on each: five minutes
 	@for broken in 'no adoption' 'no expiry probe' 'log: acknowledged at once'; do \
 		go run ./test/sim/mutants -only "^$$broken\$$" -build bin/starling-broken; \
-		if STARLING_BIN=$(abspath bin/starling-broken) deploy/chaos/chaos.sh --seed 1 --faults kill:b:8s,isolate:c:25s,isolate-leader:6s \
+		if STARLING_BIN=$(abspath bin/starling-broken) deploy/chaos/chaos.sh --seed 1 --faults kill:b:8s,isolate:c:25s,isolate-leader:3s,isolate-leader:3s,isolate-leader:3s,isolate-leader:3s,isolate-leader:3s,isolate-leader:3s \
 			--sdks http,starling --providers 12 --subscribers 4 --report bin/chaos-report-broken >bin/chaos-broken.log 2>&1; then \
 			echo "nothing was found wrong with it"; exit 1; \
 		fi; \
