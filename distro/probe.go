@@ -282,7 +282,7 @@ func (d *Replicator) MovingDone(since time.Time, addrs ...string) bool {
 // of the expiry probe.
 func (d *Replicator) SignOfLife(since time.Time, addr string, fresh time.Duration) (answered, known bool) {
 	d.mu.Lock()
-	silent, again := d.someoneSilentLocked(), d.served && time.Since(d.since) < d.opts.CatchUp
+	silent, again := d.someoneSilentLocked(), d.served && len(d.members) > 1 && time.Since(d.since) < d.opts.CatchUp
 	d.mu.Unlock()
 	switch {
 	case d.opts.ProbeEvery <= 0 || time.Since(since) >= d.opts.Leases.ProbeBound:
