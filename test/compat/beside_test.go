@@ -51,8 +51,11 @@ func TestBeside(t *testing.T) {
 		b.measureMemory()
 		b.pair()
 	}
-	b.strike(3)
-	b.strike(1)
+	one, three := b.gather(1), b.gather(3)
+	b.strike(three)
+	// What a node alone knows when it is killed is what it has written by then.
+	time.Sleep(time.Until(one.since.Add(settle)))
+	b.strike(one)
 	for _, row := range b.rows {
 		t.Logf("%s: %s | %s", row[0], row[1], row[2])
 	}
@@ -133,7 +136,7 @@ func (b *beside) start(kind, role string) *twin {
 	if err := os.MkdirAll(w.dir, 0o755); err != nil {
 		b.t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(w.dir, "log"))
+	log, err := os.Create(filepath.Join(w.dir, "stderr.txt"))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -211,26 +214,47 @@ type toll struct {
 	longest                   time.Duration
 }
 
-// strike breaks the nodes under two providers and two subscribers.
-func (b *beside) strike(size int) {
-	t := b.t
-	nodes := startCluster(t, b.bin, filepath.Join(b.dir, fmt.Sprintf("nodes-%d", size)), size)
-	var servers []string
-	for _, n := range nodes {
-		servers = append(servers, n.address())
+// settle is how long it takes until a node where nothing changes any more has
+// written that.
+const settle = 13 * time.Second
+
+// A stage is nodes with two providers and two subscribers, ours first.
+type stage struct {
+	nodes                  []*server
+	servers                []string
+	providers, subscribers []*twin
+	since                  time.Time
+}
+
+func (b *beside) gather(size int) *stage {
+	t, g := b.t, &stage{}
+	dir := filepath.Join(b.dir, fmt.Sprintf("nodes-%d", size))
+	if size == 1 {
+		g.nodes = []*server{startServer(t, b.bin, dir)}
+	} else {
+		g.nodes = startCluster(t, b.bin, dir, size)
 	}
-	var providers, subscribers []*twin
+	for _, n := range g.nodes {
+		g.servers = append(g.servers, n.address())
+	}
 	for _, kind := range besideKinds {
 		p, s := b.start(kind, "provider"), b.start(kind, "subscriber")
-		b.must(p, besideOrder{Op: "open", Servers: servers})
-		b.must(s, besideOrder{Op: "open", Servers: servers})
+		b.must(p, besideOrder{Op: "open", Servers: g.servers})
+		b.must(s, besideOrder{Op: "open", Servers: g.servers})
 		b.must(p, besideOrder{Op: "register", Prefix: p.prefix(), N: b.services, Version: "0", Wait: 10 * time.Second})
 		b.must(s, besideOrder{Op: "watch", Prefix: p.prefix(), N: b.services})
 		if a := b.must(s, besideOrder{Op: "await", Version: "0", Wait: patience}); a.Missing > 0 {
 			t.Fatalf("the %s subscriber does not see %d services of its provider: %v", kind, a.Missing, a.Some)
 		}
-		providers, subscribers = append(providers, p), append(subscribers, s)
+		g.providers, g.subscribers = append(g.providers, p), append(g.subscribers, s)
 	}
+	g.since = time.Now()
+	return g
+}
+
+// strike breaks the nodes.
+func (b *beside) strike(g *stage) {
+	t, nodes, size := b.t, g.nodes, len(g.nodes)
 	// Each strikes all nodes in turn, so that every client is struck.
 	faults := []string{"killed", "paused", "ended"}
 	if !b.long {
@@ -246,7 +270,7 @@ func (b *beside) strike(size int) {
 		if size > 1 && !b.long { // the one where ours is
 			victims = nodes[:0:0]
 			for _, n := range nodes {
-				if slices.ContainsFunc(b.publishers(nodes, providers[0]), func(id string) bool { return slices.Contains(n.clientIDs(), id) }) {
+				if slices.ContainsFunc(b.publishers(nodes, g.providers[0]), func(id string) bool { return slices.Contains(n.clientIDs(), id) }) {
 					victims = append(victims, n)
 				}
 			}
@@ -256,12 +280,12 @@ func (b *beside) strike(size int) {
 		}
 		for _, victim := range victims {
 			version++
-			b.blow(fault, victim, nodes, providers, subscribers, tolls, fmt.Sprint(version))
+			b.blow(fault, victim, g, tolls, fmt.Sprint(version))
 		}
 		b.judge(fault, size, tolls)
 	}
 	for n, role := range []string{"subscriber", "provider"} {
-		twins := [][]*twin{subscribers, providers}[n]
+		twins := [][]*twin{g.subscribers, g.providers}[n]
 		b.close(nodesText(size)+": "+role+", `Close`", twins)
 	}
 	if size > 1 {
@@ -272,7 +296,7 @@ func (b *beside) strike(size int) {
 	var last []*twin
 	for _, kind := range besideKinds {
 		w := b.start(kind, "last")
-		b.must(w, besideOrder{Op: "open", Servers: servers})
+		b.must(w, besideOrder{Op: "open", Servers: g.servers})
 		b.must(w, besideOrder{Op: "register", Prefix: w.prefix(), N: b.services, Version: "0", Wait: patience})
 		b.must(w, besideOrder{Op: "watch", Prefix: w.prefix(), N: b.services})
 		last = append(last, w)
@@ -292,8 +316,9 @@ func nodesText(size int) string {
 }
 
 // blow strikes one node and asks everybody what came of it.
-func (b *beside) blow(fault string, victim *server, nodes []*server, providers, subscribers []*twin, tolls map[string]*toll, version string) {
-	t, all := b.t, append(slices.Clone(providers), subscribers...)
+func (b *beside) blow(fault string, victim *server, g *stage, tolls map[string]*toll, version string) {
+	t, nodes, providers, subscribers := b.t, g.nodes, g.providers, g.subscribers
+	all := append(slices.Clone(providers), subscribers...)
 	connected := victim.clientIDs()
 	var struck []*twin
 	for _, w := range all {
@@ -502,7 +527,7 @@ func (b *beside) close(what string, twins []*twin) {
 		}
 		cells = append(cells, fmt.Sprintf("%s; %d and %d, %d and %d", took, max(0, a.GoroutinesNow), max(0, a.SocketsNow), max(0, a.Goroutines), max(0, a.Sockets)))
 	}
-	b.row(what+"; goroutines and sockets left, and after 3 s", cells[0], cells[1])
+	b.row(what+"; goroutines and sockets left after 20 ms, and after 3 s", cells[0], cells[1])
 }
 
 // publishers are the connections that the node's list of the first service names.
