@@ -178,8 +178,10 @@ func (d *Replicator) mergeHeadLocked(p *peer, via Via, id registry.Life, h *pb.H
 	l.resumed = max(l.resumed, min(registry.Stamp(h.GetResumed()), ownerClock))
 	if registry.LifeState(h.GetState()) == registry.Orphaned {
 		// What a peer gives that has nothing but its snapshot counts where nobody knows
-		// better: it will be told by a ready one, as this node was.
-		if p.ready || !h.GetRestart() || !d.served && !d.replaced {
+		// better: it will be told by a ready one, as this node was. Nor does an end
+		// count of an owner that is there: when it goes, this is told again.
+		known := h.GetRestart() && !p.ready && (d.served || d.replaced)
+		if !known && (l.state != registry.Living || !d.thereLocked(id)) {
 			l.raise(h.GetDeadline(), h.GetRestart())
 		}
 		l.silent = l.silent && !h.GetRefused()

@@ -89,10 +89,6 @@ func (d *Replicator) judgeLocked(l *life) {
 		return
 	case gone && l.state == registry.Living:
 		l.orphanedAt, l.silent, l.skipped = d.opts.Clock.Now(), true, 0
-		// This end has a deadline of its own. What was told before is of an earlier
-		// one, or of a node that began with a snapshot while the owner was there: it
-		// would hold for 30 s what dies now. Who has noticed before tells it again.
-		l.deadline = 0
 		if d.now()-l.livingSince >= d.opts.StableAfter.Milliseconds() {
 			l.paused = 0
 		}
@@ -132,7 +128,9 @@ func (d *Replicator) returnLocked(l *life) {
 	default:
 		l.back = l.ownerClock
 	}
-	l.livingSince, l.probing, l.holds, l.restart = d.now(), probing{}, false, false
+	// Its next end has a deadline of its own: that of a snapshot, from before the
+	// owner was back, would hold for 30 s what dies then.
+	l.livingSince, l.probing, l.holds, l.restart, l.deadline = d.now(), probing{}, false, false, 0
 	d.setStateLocked(l, registry.Living, l.back)
 	d.metrics.returned.Inc()
 	d.noteLocked(d.log.Info, "life is living again", zap.Stringer("life", l.id))
