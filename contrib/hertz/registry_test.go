@@ -153,6 +153,10 @@ func TestHertz(t *testing.T) {
 	node.Restart()
 	fresh := node.Client()
 	testnode.Until(t, "both servers are registered again", left(fresh, 2))
+	// The registry has told the consumer that there was nobody yet, and Hertz may
+	// have looked just then.
+	testnode.Until(t, "the consumer knows both", left(consumer, 2))
+	testnode.Until(t, "calls are answered again", func() bool { _, err := call(cli, nil); return err == nil })
 	calls(t, cli, 100, nil)
 
 	// One leaves under calls, and none of them fails.

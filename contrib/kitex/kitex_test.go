@@ -178,6 +178,10 @@ func TestKitex(t *testing.T) {
 	node.Restart()
 	fresh := node.Client()
 	testnode.Until(t, "both servers are registered again", left(fresh, 2))
+	// The registry has told the consumer that there was nobody yet, and Kitex may
+	// have looked just then.
+	testnode.Until(t, "the consumer knows both", left(consumer, 2))
+	testnode.Until(t, "calls are answered again", func() bool { _, err := call(cli); return err == nil })
 	calls(t, cli, 100)
 
 	// One leaves under calls, and none of them fails.
