@@ -230,7 +230,7 @@ func (p *process) register(o Order, a *Answer) error {
 					mu.Unlock()
 					return
 				}
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(200 * time.Millisecond)
 			}
 		})
 	}
@@ -327,24 +327,26 @@ func (p *process) tell(a *Answer) {
 	}
 }
 
-// works starts a request each 20 ms, and the first that is answered counts: one
-// that waits for a node that has stopped says nothing about the next.
+// works tries until a request is answered, 20 ms after one that has failed; beside
+// one that waits, as for a node that has stopped, the next begins after 500 ms.
 func (p *process) works(o Order, a *Answer) error {
 	var mu sync.Mutex
 	worked := make(chan struct{})
 	var once sync.Once
-	var last error
+	var failure error
+	var last time.Time // that one was begun
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	end := time.After(o.Wait)
 	for {
-		if p.inFlight.Load() < 500 {
+		if p.inFlight.Load() == 0 || time.Since(last) > 500*time.Millisecond {
+			last = time.Now()
 			p.inFlight.Add(1)
 			go func() {
 				defer p.inFlight.Add(-1)
 				if err := p.client.request(); err != nil {
 					mu.Lock()
-					last = err
+					failure = err
 					mu.Unlock()
 					return
 				}
@@ -360,7 +362,7 @@ func (p *process) works(o Order, a *Answer) error {
 		case <-end:
 			mu.Lock()
 			defer mu.Unlock()
-			return fmt.Errorf("no request worked in %v: %w", o.Wait, last)
+			return fmt.Errorf("no request worked in %v: %w", o.Wait, failure)
 		case <-tick.C:
 		}
 	}
