@@ -322,9 +322,9 @@ func gone(limit, python verdict.Millis) *verdict.Expectation {
 	return &verdict.Expectation{
 		GoneWithin: func(p *verdict.Provider) verdict.Millis {
 			if p.SDK == "python" {
-				return python
+				return python + slack
 			}
-			return limit
+			return limit + slack
 		},
 		Deaf:    func(o *verdict.Observer) bool { return o.SDK == "python" && o.Node == "b" },
 		DeafFor: patient,
