@@ -665,8 +665,15 @@ func TestStatefulSet(t *testing.T) {
 	// And away again, as the README of the chart has it.
 	for i := 4; i >= 3; i-- {
 		s.stop(i)
-		if out, status := s.alive()[0].run(h.image.entrypoint[0], "members", "remove", s.crowd.name(i)); status != 0 {
-			t.Errorf("members remove: status %d: %s", status, out)
+		// That it is gone, the node that is asked may hear a moment later.
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Millisecond) { // polls a condition
+			out, status := s.alive()[0].run(h.image.entrypoint[0], "members", "remove", s.crowd.name(i))
+			if status == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("members remove: status %d: %s", status, out)
+			}
 		}
 		s.agree(3)
 	}
